@@ -7,9 +7,8 @@ may be outside. A 365th of that is for a day: a fifth for drift, whose limits ar
 half for what is known of the label, of that half for its slices and single features; the rest is shared
 evenly by the other families of figures. In a family it is shared by its figures, and by the two sides of each
 (Bonferroni). So many columns in a table do not loosen the limits of the volume, which is a single figure.
-Relations are checked only where they hold: an item has a usual price, a customer no usual quantity. What a
-label has shown with a feature on each day before, and cannot show today, since one of them is constant, is
-unlike too.
+Relations are checked only where they hold: an item has a usual price, a customer no usual quantity. A label
+or feature that is constant has no correlations; that is unlike where its own rate, or a value's share, is.
 
 No limit is narrower than what the rows of the day alone would vary by: for a share, the beta-binomial
 prediction of its units, which also holds where there was none in all the days before; else as many standard
@@ -20,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from math import asin, ceil, exp, floor, inf, isfinite, isnan, log, nan, sin, sqrt, tanh
+from math import asin, ceil, exp, floor, inf, isfinite, log, sin, sqrt, tanh
 from math import atanh as fisher
 from typing import NamedTuple
 
@@ -34,7 +33,6 @@ LEAST_SHARE = 0.75  # of the days that a figure has to be of
 ROUNDING = 1e-9  # of a figure that is the same each day
 LEAST_KNOWN = 0.1  # of the pairs of two columns, for that of new ones to be looked at
 LEAST_SLICE = 0.1  # of the rows, for the label there to be looked at by itself
-LEAST_TO_VANISH = 30  # units of each day, for a figure that is gone to be unlike
 MOST_SLICES = 8  # values of a small category
 LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
 AGAIN, QUARANTINED = "as an earlier day", "quarantined"
@@ -103,17 +101,11 @@ class Limit:
 
     @property
     def excess(self) -> float:
-        """Returns how far outside the figure is, in widths of what was expected; 0 of one that is gone."""
-        if isnan(self.value):
-            return 0.0
+        """Returns how far outside the figure is, in widths of what was expected."""
         value, low, high = (_scaled(self.kind, number) for number in (self.value, self.low, self.high))
         return max(low - value, value - high) / max(high - low, 1e-9)
 
     def __str__(self) -> str:
-        if isnan(self.value):
-            one, _, other = self.name.partition(" against ")
-            compared = f"{one} cannot be compared with {other or 'its features'}"
-            return f"{compared}: one of them has a single value, or none"
         if self.kind in ("share", "rate"):
             value, low, high = percents(self.value, self.low, self.high)
         else:
@@ -150,7 +142,6 @@ class Learned(NamedTuple):
 
     forecast: SeriesForecast
     num_units: float  # that the share of all these days together is of
-    is_usual: bool = False  # on each of these days, of many units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +158,6 @@ class DayLimits:
     num_days: int
     learned: Mapping[str, Learned]
     chances: Mapping[str, float]
-    label: str = ""
 
     def of(self, figures: Mapping[str, Figure]) -> list[Limit]:
         """Returns the limits of these figures of the day; 0 for a small category's value that is gone."""
@@ -178,15 +168,7 @@ class DayLimits:
                 figure = _gone(name, figures)
             if figure is not None:
                 limits.append(_limit(name, figure, learned, self.chances[name]))
-            elif self._vanished(name, figures):
-                limits.append(Limit(name=name, kind="correlation", value=nan, low=nan, high=nan))
         return limits
-
-    def _vanished(self, name: str, figures: Mapping[str, Figure]) -> bool:
-        """Returns whether a figure of labels is gone that each day before had, though labels are there."""
-        is_there = f"missing {self.label}" in figures and figures["rows"].num >= LEAST_TO_VANISH
-        of_labels = family(name, label=self.label) in _OF_LABELS and SLICE not in name
-        return of_labels and is_there and self.learned[name].is_usual
 
     @property
     def note(self) -> str:
@@ -225,7 +207,7 @@ def learn(
     shares = _shares(Counter(families.values()))
     a_day = (1 - DRIFT_SHARE) * false_alarms_per_year / DAYS_PER_YEAR
     chances = {name: a_day * shares[each] / (1 if each in UPWARDS else 2) for name, each in families.items()}
-    return DayLimits(day=day, num_days=len(days), learned=learned, chances=chances, label=label)
+    return DayLimits(day=day, num_days=len(days), learned=learned, chances=chances)
 
 
 def _shares(sizes: Mapping[str, int]) -> dict[str, float]:
@@ -313,8 +295,7 @@ def _learned(name: str, history: History, days: Sequence[date], *, weekday: int)
     if not expected:
         return None
     nums = [figure.num for figure in known.values()]
-    is_usual = len(known) == len(days) and min(nums) >= LEAST_TO_VANISH
-    return Learned(expected, sum(nums), is_usual=is_usual)
+    return Learned(expected, sum(nums))
 
 
 def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:

@@ -2,8 +2,8 @@
 
 What a rate of labels is, a storm or a holiday may change; how it follows from the features changes less. So a
 day's labels are held against this forecast: a part of the labels that is lost, or dealt out anew, moves them
-away from it, however the day is. The forecast is a ridge regression on indicators: eighths of the range of
-each number, the most frequent values of each category, the hour. It has no state, and is learned anew for
+away from it, however the day is. The forecast is a ridge regression on indicators: eighths of the values of
+each number, the most frequent values of each category. It has no state, and is learned anew for
 each day from the days before it alone. Pure.
 """
 

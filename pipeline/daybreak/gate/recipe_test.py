@@ -8,8 +8,9 @@ champion, or, when the champion's recipe has its turn, the newest version of the
 tonight's. So neither recipe is the fresher one on average, users get a fresh champion every other night, and
 no night trains twice. A fresh model each night also averages the luck of single trainings.
 
-An edit begins a new test, and so do a rollback and the promotion of a changed recipe. Exempt are the first version, a person's approval, tests by
-users, and `gate.min_nights: 1`, by which a night's own samples decide. Pure.
+An edit begins a new test, and so do a rollback and the promotion of a changed recipe. Exempt are the first
+version, a person's approval, tests by users, and `gate.min_nights: 1`, by which a night's own samples decide.
+Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
