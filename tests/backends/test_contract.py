@@ -82,7 +82,8 @@ def slurm(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     def backend() -> Backend:
         return Slurm(machines=str(tmp_path / "machines.csv"))
 
-    return Place(backend(), job, preempt, lambda: None, f"7 {tmp_path / 'none'}", backend)
+    never = f"60000007 {tmp_path / 'none'}"  # far from the numbers of jobs that earlier tests had here
+    return Place(backend(), job, preempt, lambda: None, never, backend)
 
 
 def job_sets(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
