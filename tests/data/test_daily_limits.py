@@ -183,8 +183,8 @@ def test_a_number_that_tells_the_label_for_the_first_time_is_noticed(
     samples: list[Sample], limits: DayLimits
 ) -> None:
     table = rows(limits.day)
-    told = [1.0 + 10 * label for label in table["fraud"].to_pylist()]
-    assert "fraud against price" in outside(samples, limits, rows(limits.day, price=lambda _: told))
+    leaking = [1.0 + 10 * label for label in table["fraud"].to_pylist()]
+    assert "fraud against price" in outside(samples, limits, rows(limits.day, price=lambda _: leaking))
 
 
 def test_the_label_has_half_of_the_rate_to_itself(limits: DayLimits) -> None:

@@ -1,4 +1,4 @@
-"""Torch left as it was found, and a repository for the chain of a night's release, as several need them."""
+"""Fixtures that several extensions use: torch's settings restored, and a repository with releases."""
 
 from tests.toy.stages import home, home_of_two, release, settings
 from tests.training.conftest import leave_torch_as_it_was

@@ -461,7 +461,7 @@ class WatchParams(Section):
 
 
 class ServingParams(Section):
-    """What answers users, and where it is logged what they met."""
+    """The service that answers users, and the log of exposures and outcomes."""
 
     log: str = ""
     """URL of the SQL database of exposures and outcomes; empty: a SQLite file in `var/`. `$DAYBREAK_LOG`

@@ -219,7 +219,7 @@ def _shares(sizes: Mapping[str, int]) -> dict[str, float]:
 
 
 def family(name: str, *, label: str = "") -> str:
-    """Returns the family of a figure, which shares its rate of false alarms evenly among its figures.
+    """Returns the family of a figure; the figures of a family share its rate of false alarms evenly.
 
     >>> family("rows"), family("new item"), family("new item with description")
     ('volume', 'values', 'relations')

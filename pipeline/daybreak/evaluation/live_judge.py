@@ -30,7 +30,7 @@ class LiveJudge(Protocol):
     """Judges versions by the users who meet them."""
 
     def preflight(self, home: Home, params: Params) -> Iterator[tuple[str, bool, str]]:
-        """Yields what users need to judge a challenger: its name, whether it is there, and a sentence."""
+        """Yields the preconditions of a live test: a name, whether it is met, and a sentence."""
 
     def hours_needed(self, home: Home, params: LiveSections, *, hours: float) -> float:
         """Returns how long users need to judge tonight's challenger, of `hours`; 0 where nothing tells."""

@@ -49,7 +49,7 @@ class UnderTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What is asked of tonight's recipe beyond tonight, and what its nights prove."""
+    """The evidence on a changed recipe over nights, and the chances that it is judged by."""
 
     test: RecipeTest | None = None  # over nights; None: tonight's samples alone decide, or users
     over_nights: Conclusion | None = None  # what the nights of the test prove
@@ -87,7 +87,7 @@ def proof_of(
     changed: bool,
     held_since: date | None,
 ) -> Proof:
-    """Returns what tonight's recipe has to prove, and what it has proven.
+    """Returns the evidence on a changed recipe, tonight's included, and its chance of a false promotion.
 
     Args:
         year: entries of the ledger, newest first.

@@ -48,7 +48,7 @@ class ReadFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """What a step spends its time on, as shares of it."""
+    """Shares of a step's time by cause."""
 
     memory_share: float = 0.0  # in operators bound by memory
     dispatch_share: float = 0.0  # in which operators are dispatched

@@ -1,4 +1,4 @@
-"""Loads a version for its users in a process of its own, which `version_worker.py` runs in, and asks it."""
+"""Asks a version for answers, in a process of its own that runs `version_worker.py`."""
 
 import time
 from collections.abc import Iterable, Mapping

@@ -240,7 +240,7 @@ def drift_limits(days: Mapping[date, pa.Table], table: Table) -> dict[str, float
 
 
 def _rarely_exceeded(distances: Sequence[float], chance: float) -> float:
-    """Returns a distance above all of these; of enough of them, one that is exceeded with that chance."""
+    """Returns a limit above all distances; of many, the distance that a day exceeds with that chance."""
     above = 1.25 * max(distances) + 0.05
     return max(above, exceeded(np.array(distances), chance)) if len(distances) >= LEAST_DISTANCES else above
 
