@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from daybreak import check, cli, commands, extensions, hooks, runner
@@ -88,6 +89,14 @@ def test_a_job_is_trained_by_the_engine_that_an_extension_has_for_it(hooked: Hoo
     assert worker._engine_class(recipe(), lambda: None) is engine.TorchEngine
 
 
+@pytest.fixture
+def _leaves_no_process_group() -> Iterator[None]:
+    """A process that profiled keeps its simulated group, which the next test here would find."""
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_leaves_no_process_group")
 def test_what_divides_weights_returns_the_loss_that_a_profile_measures(hooked: Hooked) -> None:
     def loss(*, is_sharded: bool) -> torch.Tensor:
         torch.manual_seed(0)

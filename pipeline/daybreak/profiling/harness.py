@@ -84,8 +84,9 @@ class Harness:
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        if not dist.is_initialized():
-            dist.init_process_group("fake", rank=0, world_size=num_workers, store=FakeStore())
+        if dist.is_initialized():  # of an earlier model, perhaps among another number of workers
+            dist.destroy_process_group()
+        dist.init_process_group("fake", rank=0, world_size=num_workers, store=FakeStore())
         for shard in hooks.functions("shard"):
             self._loss = shard(model, self._loss, device=self.device)
             return model
