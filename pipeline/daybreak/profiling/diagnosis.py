@@ -45,26 +45,71 @@ MEASURE_S = 5.0  # no round after the first starts later than this
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """The measurements of a job, before any remedy."""
+class UpdateLines:
+    """The costs of an update by its batch size, and what they were fitted to."""
 
-    harness: "Harness"
-    ceilings: "Ceilings"
-    batch_size: int
+    batch_size: int  # of the job
+    sizes: tuple[int, ...]  # that were timed
+    times: "Times"
     load_s: Line
     step_s: Line
     memory_bytes: Line
     room: Room
-    memory_remedies: Mapping[str, str]  # remedies without which no pass fits, with the effect of each
-    most_samples: int  # in a pass; fewer than the batch where that does not fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """One update taken apart: by its operators, and by what changes when one thing does."""
+
     timed_samples: int  # of a batch that is measured; fewer than the batch where that would take too long
+    num_samples: int  # of this update; fewer where the batch does not fit
+    input_bytes: float
+    operators: Sequence[Operator]
     changes: "Changes"
-    verdict: BoundVerdict
-    flops_per_sample: float
-    dispatch_share: float  # of the step, in which its operators are dispatched
-    activation_share: float  # of the step, in activations that cost more than a ReLU
+    of_step: Mapping[bounds.Bound, float]  # gains of a step without arithmetic, and without traffic
+    step_was_run: bool  # without these; else their gains come from the times of its operators
+    cold_s: Mapping[str, float]
     gradient: tuple[float, float]  # square and variance; 0 where memory does not suffice for the sums
+    ceilings: "Ceilings"
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the update."""
+        return sum(operator.flops for operator in self.operators)
+
+    @property
+    def dispatch_share(self) -> float:
+        """Share of the step, in which its operators are dispatched."""
+        dispatch_s = len(self.operators) * self.ceilings.dispatch_s
+        return min(1.0, dispatch_s / self.changes.step_s) if self.changes.step_s else 0.0
+
+    def share(self, chosen: Callable[[Operator], bool]) -> float:
+        """Returns the share of the step's time in the chosen operators."""
+        total_s = sum(operator.seconds for operator in self.operators)
+        chosen_s = sum(operator.seconds for operator in self.operators if chosen(operator))
+        return chosen_s / total_s if total_s else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """The measurements of a job, before any remedy."""
+
+    harness: "Harness"
+    lines: UpdateLines
+    memory_remedies: Mapping[str, str]  # remedies without which no pass fits, with the effect of each
+    breakdown: Breakdown
+    verdict: BoundVerdict
     evidence: dict[str, Any]
+
+    @property
+    def most_samples(self) -> int:
+        """Samples of a pass; fewer than the batch where that does not fit."""
+        return self.lines.batch_size if self.lines.room.fits else self.lines.sizes[-1]
+
+    @property
+    def activation_share(self) -> float:
+        """Share of the step, in activations that cost more than a ReLU."""
+        return self.breakdown.share(lambda operator: _plain(operator.name) in ACTIVATIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +136,58 @@ def diagnose(
     """
     from daybreak.profiling import roofline
     from daybreak.profiling.harness import Harness
-    from daybreak.training.tuning import tensors
 
     begin = time.perf_counter()
     with memory_fit.fitting(workload, ARRAYS, params, training, limit_s=limit_s) as wait_for_fit:
         harness = Harness(workload, ARRAYS, seed=training.seed)
         fit = wait_for_fit()  # nothing is timed before the other process has ended
-    peaks, tuning = fit.peaks, fit.tuning
-    harness.build(tuning, num_workers=training.num_workers)
+    harness.build(fit.tuning, num_workers=training.num_workers)
     ceilings = roofline.ceilings(home, ARRAYS)
-    here = _machine(harness, peaks, ceilings)
+    lines = _lines(harness, fit.peaks, params, training)
+    breakdown = _breakdown(harness, lines, fit, ceilings)
+    harness.build(fit.tuning, num_workers=training.num_workers)  # what such steps learned is meaningless
+    fits = lines.room.fits and fit.tuning == Tuning(band_rate=training.band_rate)
+    verdict = _verdict(breakdown, fits=fits)
+    return Diagnosis(
+        harness=harness,
+        lines=lines,
+        memory_remedies=fit.notes,
+        breakdown=breakdown,
+        verdict=verdict,
+        evidence={
+            "batch_size": lines.batch_size,
+            "num_workers": training.num_workers,
+            "load_s": lines.load_s(lines.batch_size),
+            "step_s": lines.step_s(lines.batch_size),
+            **_shares(verdict),
+            "memory": _memory(lines.room, fit, verdict),
+            "counterfactual": _counterfactual(breakdown, verdict),
+            "storage": counterfactuals.storage(breakdown.changes, breakdown.cold_s),
+            "symptoms": _symptoms(lines, breakdown, verdict),
+            "roofline": _roofline(breakdown.operators, breakdown.changes.step_s, ceilings),
+            "dispatch": _dispatch(breakdown, verdict),
+            "network": all_reduce.evidence(
+                harness.num_sync_bytes(),
+                num_workers=training.num_workers,
+                update_s=lines.load_s(lines.batch_size) + lines.step_s(lines.batch_size),
+            ),
+            "noise": dict(zip(("gradient_square", "gradient_variance"), breakdown.gradient, strict=True)),
+            "measured": {
+                "batch_sizes": list(lines.sizes),
+                "num_rounds": len(lines.times.batch_sizes) // len(lines.sizes),
+                "num_samples": sum(lines.times.batch_sizes),
+                "too_slow": fit.peaks.too_slow,
+                "parameter_bytes": harness.num_sync_bytes(),
+                "elapsed_s": time.perf_counter() - begin,
+            },
+            "thresholds": bounds.THRESHOLDS,
+            "machine": _machine(harness, fit.peaks, ceilings),
+        },
+    )
+
+
+def _lines(harness: "Harness", peaks: "Peaks", params: ProfileParams, training: TrainParams) -> UpdateLines:
+    """Times updates of several sizes, and returns the lines through their costs."""
     batch_size = min(training.batch_size, harness.num_samples)
     memory_bytes = line_fit.fit(peaks.batch_sizes, peaks.step_bytes)
     room = bounds.room(
@@ -108,109 +195,65 @@ def diagnose(
         batch_size=batch_size,
         num_workers=training.num_workers,
         sharing=memory.sharing(training.num_workers),
-        device_bytes=here["device_memory_bytes"],
+        device_bytes=peaks.room_bytes,
         too_large=peaks.too_large,
     )
     sizes = _that_fit(harness.sizes(params.batch_sizes), room, memory_bytes, peaks)
     times = _times(harness, sizes, params.steps)
-    load_s = line_fit.fit(times.batch_sizes, times.load_s)
-    step_s = line_fit.fit(times.batch_sizes, times.step_s)
-    timed = batch_size if peaks.too_slow is None else min(batch_size, sizes[-1])
-    tried = timed if room.fits else sizes[0]  # not all changes can be run if the batch does not fit
-    batches = counterfactuals.kept(harness, tried)
-    changes = counterfactuals.changes(harness, tried, batches)
-    operators = harness.operators(batches, tried)
-    square, variance = _noise(harness, sizes[0])
-    can_rerun = room.fits and not tuning.sharded_weights  # sharded weights are moved, not only computed with
-    rerun = counterfactuals.step_gains(harness, tried, batches[0], operators, ceilings) if can_rerun else None
-    of_step = rerun or counterfactuals.by_time(operators, ceilings)
-    cold_s = counterfactuals.cold(harness, tried, ARRAYS)
-    harness.build(tuning, num_workers=training.num_workers)  # what such steps learned is meaningless
-    dispatch_s = len(operators) * ceilings.dispatch_s
-    dispatch_share = min(1.0, dispatch_s / changes.step_s) if changes.step_s else 0.0
-    verdict = bounds.judge(
-        load_s=changes.load_s,
-        step_s=changes.step_s,
-        memory_share=bounds.memory_share(operators, ceilings),
-        fits=room.fits and tuning == Tuning(band_rate=training.band_rate),
-        dispatch_share=dispatch_share,
-        gains={
-            "io": changes.no_input_gain,
-            "compute": changes.no_model_gain * of_step["compute"],
-            "memory": changes.no_model_gain * of_step["memory"],
-        },
-    )
-    flops = sum(operator.flops for operator in operators)
-    evidence = {
-        "batch_size": batch_size,
-        "num_workers": training.num_workers,
-        "load_s": load_s(batch_size),
-        "step_s": step_s(batch_size),
-        **_shares(verdict),
-        "memory": {
-            "kind": verdict.kind,
-            "peak_bytes": room.peak_bytes,
-            "device_bytes": room.device_bytes,
-            "too_large": peaks.too_large,
-            "how": peaks.how,
-            "memory_remedies": fit.notes,
-        },
-        "counterfactual": _counterfactual(changes, verdict)
-        | {"step_was_run": rerun is not None}  # otherwise its gains come from the times of its operators
-        | cold_s,
-        "storage": counterfactuals.storage(changes, cold_s),
-        "symptoms": bounds.symptoms(
-            verdict=verdict,
-            room=room,
-            load_busy=changes.load_busy,
-            input_bytes=float(sum(part.nbytes for part in tensors(batches[0]))),
-            lookup_share=_share(operators, lambda operator: operator.num_rows > 0),
-            flops=flops,
-            flops_share=flops / changes.step_s / ceilings.flops_per_s,
-            fixed_bytes=memory_bytes.fixed,
-        ),
-        "roofline": _roofline(operators, changes.step_s, ceilings),
-        "dispatch": {
-            "num_operators": len(operators),
-            "seconds_each": ceilings.dispatch_s,
-            "share": dispatch_share,
-            "bound": verdict.kind == "dispatch",
-        },
-        "network": all_reduce.evidence(
-            harness.num_sync_bytes(),
-            num_workers=training.num_workers,
-            update_s=load_s(batch_size) + step_s(batch_size),
-        ),
-        "noise": {"gradient_square": square, "gradient_variance": variance},
-        "measured": {
-            "batch_sizes": list(sizes),
-            "num_rounds": len(times.batch_sizes) // len(sizes),
-            "num_samples": sum(times.batch_sizes),
-            "too_slow": peaks.too_slow,
-            "parameter_bytes": harness.num_sync_bytes(),
-            "elapsed_s": time.perf_counter() - begin,
-        },
-        "thresholds": bounds.THRESHOLDS,
-        "machine": here,
-    }
-    return Diagnosis(
-        harness=harness,
-        ceilings=ceilings,
+    return UpdateLines(
         batch_size=batch_size,
-        load_s=load_s,
-        step_s=step_s,
+        sizes=sizes,
+        times=times,
+        load_s=line_fit.fit(times.batch_sizes, times.load_s),
+        step_s=line_fit.fit(times.batch_sizes, times.step_s),
         memory_bytes=memory_bytes,
         room=room,
-        memory_remedies=fit.notes,
-        most_samples=batch_size if room.fits else sizes[-1],
+    )
+
+
+def _breakdown(
+    harness: "Harness", lines: UpdateLines, fit: memory_fit.MemoryFit, ceilings: "Ceilings"
+) -> Breakdown:
+    """Runs one update with one thing changed at a time; the model is meaningless afterwards."""
+    from daybreak.training.tuning import tensors
+
+    too_slow, fits = fit.peaks.too_slow is not None, lines.room.fits
+    timed = min(lines.batch_size, lines.sizes[-1]) if too_slow else lines.batch_size
+    num_samples = timed if fits else lines.sizes[0]  # not all changes can be run if the batch does not fit
+    batches = counterfactuals.kept(harness, num_samples)
+    changes = counterfactuals.changes(harness, num_samples, batches)
+    operators = harness.operators(batches, num_samples)
+    gradient = _noise(harness, lines.sizes[0])
+    rerun = None
+    if fits and not fit.tuning.sharded_weights:  # sharded weights are moved, not only computed with
+        rerun = counterfactuals.step_gains(harness, num_samples, batches[0], operators, ceilings)
+    return Breakdown(
         timed_samples=timed,
+        num_samples=num_samples,
+        input_bytes=float(sum(part.nbytes for part in tensors(batches[0]))),
+        operators=operators,
         changes=changes,
-        verdict=verdict,
-        flops_per_sample=flops / tried,
-        dispatch_share=dispatch_share,
-        activation_share=_share(operators, lambda operator: _plain(operator.name) in ACTIVATIONS),
-        gradient=(square, variance),
-        evidence=evidence,
+        of_step=rerun or counterfactuals.by_time(operators, ceilings),
+        step_was_run=rerun is not None,
+        cold_s=counterfactuals.cold(harness, num_samples, ARRAYS),
+        gradient=gradient,
+        ceilings=ceilings,
+    )
+
+
+def _verdict(breakdown: Breakdown, *, fits: bool) -> BoundVerdict:
+    changes = breakdown.changes
+    return bounds.judge(
+        load_s=changes.load_s,
+        step_s=changes.step_s,
+        memory_share=bounds.memory_share(breakdown.operators, breakdown.ceilings),
+        fits=fits,
+        dispatch_share=breakdown.dispatch_share,
+        gains={
+            "io": changes.no_input_gain,
+            "compute": changes.no_model_gain * breakdown.of_step["compute"],
+            "memory": changes.no_model_gain * breakdown.of_step["memory"],
+        },
     )
 
 
@@ -258,13 +301,49 @@ def _shares(verdict: BoundVerdict) -> dict[str, Any]:
     }
 
 
-def _counterfactual(changes: "Changes", verdict: BoundVerdict) -> dict[str, Any]:
+def _memory(room: Room, fit: memory_fit.MemoryFit, verdict: BoundVerdict) -> dict[str, Any]:
+    return {
+        "kind": verdict.kind,
+        "peak_bytes": room.peak_bytes,
+        "device_bytes": room.device_bytes,
+        "too_large": fit.peaks.too_large,
+        "how": fit.peaks.how,
+        "memory_remedies": fit.notes,
+    }
+
+
+def _counterfactual(breakdown: Breakdown, verdict: BoundVerdict) -> dict[str, Any]:
+    changes = breakdown.changes
     return {
         **{name: value for name, value in asdict(changes).items() if name.endswith("gain")},
         "update_s": changes.update_s,
         "no_compute_gain": verdict.gains["compute"],
         "no_traffic_gain": verdict.gains["memory"],
         "agrees": not verdict.mixed,
+        "step_was_run": breakdown.step_was_run,
+        **breakdown.cold_s,
+    }
+
+
+def _symptoms(lines: UpdateLines, breakdown: Breakdown, verdict: BoundVerdict) -> Mapping[str, Any]:
+    return bounds.symptoms(
+        verdict=verdict,
+        room=lines.room,
+        load_busy=breakdown.changes.load_busy,
+        input_bytes=breakdown.input_bytes,
+        lookup_share=breakdown.share(lambda operator: operator.num_rows > 0),
+        flops=breakdown.flops,
+        flops_share=breakdown.flops / breakdown.changes.step_s / breakdown.ceilings.flops_per_s,
+        fixed_bytes=lines.memory_bytes.fixed,
+    )
+
+
+def _dispatch(breakdown: Breakdown, verdict: BoundVerdict) -> dict[str, Any]:
+    return {
+        "num_operators": len(breakdown.operators),
+        "seconds_each": breakdown.ceilings.dispatch_s,
+        "share": breakdown.dispatch_share,
+        "bound": verdict.kind == "dispatch",
     }
 
 
@@ -288,12 +367,6 @@ def _roofline(operators: Sequence[Operator], step_s: float, ceilings: "Ceilings"
         "ridge_flops_per_byte": ceilings.flops_per_s / ceilings.copy_bytes_per_s,
         "explained_share": least_s / step_s,
     }
-
-
-def _share(operators: Sequence[Operator], chosen: Callable[[Operator], bool]) -> float:
-    """Returns the share of the step's time in the chosen operators."""
-    total_s = sum(operator.seconds for operator in operators)
-    return sum(op.seconds for op in operators if chosen(op)) / total_s if total_s else 0.0
 
 
 def _plain(name: str) -> str:

@@ -11,7 +11,7 @@ from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.workload import ARRAYS, Workload
 from daybreak.machines import contention
 from daybreak.profiling import line_fit
-from daybreak.profiling.diagnosis import diagnose
+from daybreak.profiling.diagnosis import Diagnosis, diagnose
 from daybreak.profiling.job_facts import DeviceFacts, JobFacts, MemoryFacts, ReadFacts, StepFacts
 from daybreak.storage.home import Home
 
@@ -52,38 +52,9 @@ def _measured(
     from daybreak.profiling.timeline import timelines
 
     diagnosis = diagnose(home, workload, params, training, limit_s=limit_s / 2)
-    training = training.model_copy(update={"batch_size": diagnosis.timed_samples})
-    harness, here = diagnosis.harness, diagnosis.evidence["machine"]
-    job = JobFacts(
-        bound=diagnosis.verdict.bound,
-        batch_size=diagnosis.batch_size,
-        load_s=diagnosis.load_s,
-        step_s=diagnosis.step_s,
-        device=DeviceFacts(
-            on_cpu=harness.device.type == "cpu",
-            num_cores=here["num_cores"],
-            flops_per_s=here["flops_per_s"],
-            bfloat16_flops_per_s=diagnosis.ceilings.bfloat16_flops_per_s,
-            bytes_per_s=here["bandwidth_bytes_per_s"],
-            storage_bytes_per_s=here["storage_bytes_per_s"],
-        ),
-        memory=MemoryFacts(
-            fits=diagnosis.verdict.kind != "capacity",
-            peak_bytes=diagnosis.room.peak_bytes,
-            remedies=diagnosis.memory_remedies,
-            most_samples=0 if diagnosis.room.fits else diagnosis.most_samples,
-        ),
-        reads=ReadFacts(
-            whole_batches=hasattr(harness.data, "__getitems__"),
-            waited_share=diagnosis.evidence["storage"]["waited_share"],
-            array_bytes=dataset.num_bytes,
-        ),
-        step=StepFacts(
-            memory_share=diagnosis.verdict.shares["memory"] / (1 - diagnosis.verdict.shares["io"] or 1),
-            dispatch_share=diagnosis.dispatch_share,
-            activation_share=diagnosis.activation_share,
-        ),
-    )
+    harness, breakdown = diagnosis.harness, diagnosis.breakdown
+    training = training.model_copy(update={"batch_size": breakdown.timed_samples})
+    job = _facts(diagnosis, dataset)
     tuned = tuner.tune(harness, job, training, quality=params.quality_remedies, limit_s=limit_s / 2)
     runs = (
         {}  # one worker has no memory for an optimizer state that several must share
@@ -95,21 +66,57 @@ def _measured(
             first=harness.tuning,
             tuning=tuned.tuning,
             most_samples=diagnosis.most_samples,
-            update_s=diagnosis.changes.update_s,
+            update_s=breakdown.changes.update_s,
         )
     )
     return Profile(
         device=harness.device.type,
-        load_s=diagnosis.load_s,
-        step_s=diagnosis.step_s,
-        memory_bytes=diagnosis.memory_bytes,
+        load_s=diagnosis.lines.load_s,
+        step_s=diagnosis.lines.step_s,
+        memory_bytes=diagnosis.lines.memory_bytes,
         sync_bytes=line_fit.constant(float(harness.num_sync_bytes())),
-        flops_per_sample=diagnosis.flops_per_sample,
-        noise_scale=_noise_scale(*diagnosis.gradient, dataset.num_samples),
+        flops_per_sample=breakdown.flops / breakdown.num_samples,
+        noise_scale=_noise_scale(*breakdown.gradient, dataset.num_samples),
         bound=diagnosis.verdict.bound,
         evidence=diagnosis.evidence | {"tuned": tuned.evidence, "timeline": runs},
         remedies=tuned.remedies,
         tuning=tuned.tuning,
+    )
+
+
+def _facts(diagnosis: Diagnosis, dataset: Dataset) -> JobFacts:
+    """Returns what remedies depend on, by the measurements."""
+    harness, lines, verdict = diagnosis.harness, diagnosis.lines, diagnosis.verdict
+    here = diagnosis.evidence["machine"]
+    return JobFacts(
+        bound=verdict.bound,
+        batch_size=lines.batch_size,
+        load_s=lines.load_s,
+        step_s=lines.step_s,
+        device=DeviceFacts(
+            on_cpu=harness.device.type == "cpu",
+            num_cores=here["num_cores"],
+            flops_per_s=here["flops_per_s"],
+            bfloat16_flops_per_s=diagnosis.breakdown.ceilings.bfloat16_flops_per_s,
+            bytes_per_s=here["bandwidth_bytes_per_s"],
+            storage_bytes_per_s=here["storage_bytes_per_s"],
+        ),
+        memory=MemoryFacts(
+            fits=verdict.kind != "capacity",
+            peak_bytes=lines.room.peak_bytes,
+            remedies=diagnosis.memory_remedies,
+            most_samples=0 if lines.room.fits else diagnosis.most_samples,
+        ),
+        reads=ReadFacts(
+            whole_batches=hasattr(harness.data, "__getitems__"),
+            waited_share=diagnosis.evidence["storage"]["waited_share"],
+            array_bytes=dataset.num_bytes,
+        ),
+        step=StepFacts(
+            memory_share=verdict.shares["memory"] / (1 - verdict.shares["io"] or 1),
+            dispatch_share=diagnosis.breakdown.dispatch_share,
+            activation_share=diagnosis.activation_share,
+        ),
     )
 
 
