@@ -326,3 +326,38 @@ def test_a_sample_that_is_torn_is_taken_anew(here: Path) -> None:
     for path in FIGURES.glob("*.npz"):
         path.write_bytes(path.read_bytes()[:100])
     assert broken(judge(TONIGHT)) == []
+
+
+@pytest.fixture(scope="module")
+def drifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose rows became fewer by 1.5 % on each of seventy days, validated on a first night."""
+    folder = tmp_path_factory.mktemp("nights")
+    days = [FIRST + timedelta(days=number) for number in range(70)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for number, day in enumerate(days):
+            deliver(day, num=round(600 * 0.985**number))
+        judge(days[-1], *days[:-1])
+    return folder
+
+
+def test_slow_drift_is_said_and_held_only_where_a_person_asks_for_that(
+    drifted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(drifted, tmp_path / "night")
+    monkeypatch.chdir(tmp_path / "night")
+    tonight = FIRST + timedelta(days=70)
+    deliver(tonight, num=round(600 * 0.985**70))
+    with pytest.raises(
+        DataError, match=f"^the data drifts slowly up to {tonight}: .* rows, 59 days before: "
+    ) as held:
+        judge(tonight, slow_drift="hold")
+    assert f"--set 'validate.accepted_days=[{tonight}]'" in str(held.value)
+    report = judge(tonight)
+    assert [one.figure for one in report.trends] == ["rows"]
+    assert broken(report) == [f"slow drift: {report.trends[0].words}"]
+    assert judge(tonight, slow_drift="off").trends == ()
+    assert judge(tonight, slow_drift="hold", accepted_days=(tonight,)).trends == report.trends
+    after = tonight + timedelta(days=1)
+    deliver(after, num=round(600 * 0.985**71))
+    assert judge(after, slow_drift="hold").trends == ()  # looked at anew from the accepted day on

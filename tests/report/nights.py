@@ -27,6 +27,7 @@ from daybreak.contract.record_types import (
     Report,
     Slice,
     Training,
+    Trend,
     Tuning,
     Verdict,
     Version,
@@ -80,6 +81,13 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
                 Drift(column="time", statistic="Kolmogorov-Smirnov", value=0.214, limit=0.35),
             ),
             digest="bb" * 16 + ".dir",
+            trends=(
+                Trend(
+                    figure="rows", words="2,478 rows, 59 days before: 4,471", began=4471, ended=2478,
+                    days=tuple(day - timedelta(days=ago) for ago in range(59, -1, -1)),
+                    values=tuple(4471 * 0.99**number * (0.9 + number % 7 / 30) for number in range(60)),
+                ),
+            ),
         ),
         dataset=Dataset(
             digest="cc" * 16 + ".dir", num_samples=16_543, num_bytes=18_765_432,

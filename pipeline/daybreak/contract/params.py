@@ -184,6 +184,11 @@ class ValidateParams(Section):
     """What happens to a day with a figure outside these limits. `warn`: the report says so; `hold`: the night
     stops until a person opens one that accepts the day; `refuse`: the night stops. The suite may say another
     for a figure."""
+    slow_drift: Literal["off", "warn", "cold", "hold"] = "warn"
+    """What happens where a figure has changed a little each day of the last sixty: rows, missing values,
+    sizes, labels. `warn`: the report says so, with a chart; `cold`: the next night also trains with new
+    weights, at most once in two weeks; `hold`: the night stops until a person opens one that accepts the
+    day, from which on the figures are looked at anew. A tenth of `false_alarms_per_year` is for it."""
     accepted_days: tuple[date, ...] = ()
     """Days that a person has looked at, and that are trained on although they are unlike the days
     before. Meant for a single night: `--set validate.accepted_days=[2025-01-31]`."""

@@ -91,6 +91,18 @@ class Drift(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trend(Record):
+    """A figure of the data that has changed a little each day of the last weeks."""
+
+    figure: str
+    words: str  # of the change
+    days: tuple[date, ...]
+    values: tuple[float, ...]  # of the figure on these days
+    began: float  # the fitted line on the first of them
+    ended: float  # and on the last
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report(Record):
     """Whether the data can be trusted; `num_clean + num_quarantined == num_rows` always holds."""
 
@@ -100,6 +112,7 @@ class Report(Record):
     expectations: tuple[Expectation, ...]
     drift: tuple[Drift, ...]
     digest: str  # of data/clean, all days
+    trends: tuple[Trend, ...] = ()  # slow drift
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,33 +102,15 @@ class Limit:
     @property
     def excess(self) -> float:
         """Returns how far outside the figure is, in widths of what was expected."""
-        value, low, high = (_scaled(self.kind, number) for number in (self.value, self.low, self.high))
+        value, low, high = (scaled(self.kind, number) for number in (self.value, self.low, self.high))
         return max(low - value, value - high) / max(high - low, 1e-9)
 
     def __str__(self) -> str:
         if self.kind in ("share", "rate"):
             value, low, high = percents(self.value, self.low, self.high)
         else:
-            value, low, high = (_in_words(self.kind, number) for number in (self.value, *self._shown()))
-        first, _, rest = self.name.partition(" ")
-        if first == "several":
-            column, _, of = rest.rpartition(" of ")
-            sentence = f"{value} of the values of {of} come with several of {column}"
-        elif first in _SENTENCES:
-            sentence = _SENTENCES[first].format(value=value, rest=rest)
-        elif self.name.endswith(BESIDE):
-            odds = f"the odds of {self.name.removesuffix(BESIDE)} are {value} times"
-            plain = f"{self.name.removesuffix(BESIDE)} is {value} beside"
-            sentence = f"{odds if self.kind == 'factor' else plain} what the features lead one to expect"
-        elif self.name.endswith(AGAINST):
-            sentence = f"{self.name.removesuffix(AGAINST)} is correlated by {value} with its forecast"
-        elif " by " in self.name:
-            sentence = f"{self.name.replace(' by ', ' by its ')} is {value} times the usual"
-        elif SLICE in self.name:
-            sentence = f"{self.name} in {value} of the rows"
-        else:
-            sentence = f"{self.name} is correlated by {value}"
-        return f"{sentence}, between {low} and {high} expected"
+            value, low, high = (in_words(self.kind, number) for number in (self.value, *self._shown()))
+        return f"{sentence(self.name, self.kind, value)}, between {low} and {high} expected"
 
     def _shown(self) -> tuple[float, float]:
         """Returns the limits as they are written: 24 rows are outside of 24.3 to 94.2, which is 25 to 94."""
@@ -260,7 +242,7 @@ def _small_slices(learned: Mapping[str, Learned]) -> list[str]:
     for name in sorted(shares, key=lambda name: -shares[name]):
         by_column.setdefault(name.partition(SLICE)[0], []).append(name)
     kept = {name for names in by_column.values() for name in names[:MOST_SLICES]}
-    kept |= {f"label where {name}" for name in kept if _plain("share", shares[name]) >= LEAST_SLICE}
+    kept |= {f"label where {name}" for name in kept if plain("share", shares[name]) >= LEAST_SLICE}
     return [name for name in learned if SLICE in name and name not in kept]
 
 
@@ -269,13 +251,13 @@ def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
     first = name.partition(" ")[0]
     expected = learned[name].forecast.expected
     if first == "new" and family(name) == "relations":
-        return _plain("share", expected) <= 1 - LEAST_KNOWN
+        return plain("share", expected) <= 1 - LEAST_KNOWN
     if first in ("several", "far"):
-        return _plain("share", expected) <= 1 - LEAST_HOLDING
+        return plain("share", expected) <= 1 - LEAST_HOLDING
     if " by " in name and f"far {name}" in learned:
         return _is_worth_a_look(f"far {name}", learned)
     if _is_slice(name):
-        return _plain("share", expected) > 0
+        return plain("share", expected) > 0
     return True
 
 
@@ -288,7 +270,7 @@ def _learned(name: str, history: History, days: Sequence[date], *, weekday: int)
     if len(known) < LEAST_SHARE * len(days):
         return None
     expected = forecast(
-        [_scaled(figure.kind, figure.value, num=figure.num) for figure in known.values()],
+        [scaled(figure.kind, figure.value, num=figure.num) for figure in known.values()],
         [other.weekday() for other in known],
         weekday=weekday,
     )
@@ -306,16 +288,16 @@ def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
     by_rows = _by_rows(figure, expected, learned.num_units, chance)
     low, high = min(low, by_rows[0]) - ROUNDING, max(high, by_rows[1]) + ROUNDING
     if figure.kind == "rate":  # none of the labels, or all of them, as far as so many units show
-        low = low if low > _scaled("rate", 0, num=figure.num) else -inf
-        high = high if high < _scaled("rate", 1, num=figure.num) else inf
+        low = low if low > scaled("rate", 0, num=figure.num) else -inf
+        high = high if high < scaled("rate", 1, num=figure.num) else inf
     if family(name) in UPWARDS:
         low = 0.0
     return Limit(
         name=name,
         kind=figure.kind,
         value=figure.value,
-        low=_plain(figure.kind, low),
-        high=_plain(figure.kind, high),
+        low=plain(figure.kind, low),
+        high=plain(figure.kind, high),
     )
 
 
@@ -325,19 +307,19 @@ def _by_rows(figure: Figure, expected: float, num_units: float, chance: float) -
 
     if figure.kind in ("share", "rate"):
         num = max(1, round(figure.num))
-        share = _plain(figure.kind, expected)
+        share = plain(figure.kind, expected)
         of_share, of_rest = share * num_units + 0.5, (1 - share) * num_units + 0.5  # Jeffreys' prior
         most = stats.betabinom.isf(chance, num, of_share, of_rest) / num
         least = stats.betabinom.ppf(chance, num, of_share, of_rest) / num
         ends = max(0.0, float(least)), min(1.0, float(most))
-        low, high = (_scaled(figure.kind, end, num=num) for end in ends)
+        low, high = (scaled(figure.kind, end, num=num) for end in ends)
         return low, high
     error = 1 / sqrt(max(1.0, figure.num)) if figure.kind == "count" else figure.error
     reach = float(stats.norm.isf(chance)) * error
     return expected - reach, expected + reach
 
 
-def _scaled(kind: Kind, value: float, *, num: float = 0.0) -> float:
+def scaled(kind: Kind, value: float, *, num: float = 0.0) -> float:
     """Returns a figure on the scale that makes errors comparable; half a unit of `num` is added to a rate."""
     if kind == "rate":
         num = max(1.0, num)
@@ -351,20 +333,40 @@ def _scaled(kind: Kind, value: float, *, num: float = 0.0) -> float:
     return value
 
 
-def _plain(kind: Kind, scaled: float) -> float:
-    """Returns a figure as it reads in a sentence."""
+def plain(kind: Kind, number: float) -> float:
+    """Returns a figure as it was, from its value on that scale; a `factor` stays a logarithm."""
     if kind == "count":
-        return exp(scaled)
+        return exp(number)
     if kind == "share":
-        return sin(min(max(scaled, 0.0), 3.141592653589793) / 2) ** 2
+        return sin(min(max(number, 0.0), 3.141592653589793) / 2) ** 2
     if kind == "rate":
-        return 0.0 if scaled == -inf else 1 / (1 + exp(-scaled))
+        return 0.0 if number == -inf else 1 / (1 + exp(-number))
     if kind == "correlation":
-        return tanh(scaled)
-    return scaled
+        return tanh(number)
+    return number
 
 
-def _in_words(kind: Kind, value: float) -> str:
+def sentence(name: str, kind: Kind, value: str) -> str:
+    """Returns what a figure is, as a sentence with this value."""
+    first, _, rest = name.partition(" ")
+    if first == "several":
+        column, _, of = rest.rpartition(" of ")
+        return f"{value} of the values of {of} come with several of {column}"
+    if first in _SENTENCES:
+        return _SENTENCES[first].format(value=value, rest=rest)
+    if name.endswith(BESIDE):
+        odds = f"the odds of {name.removesuffix(BESIDE)} are {value} times"
+        plainly = f"{name.removesuffix(BESIDE)} is {value} beside"
+        return f"{odds if kind == 'factor' else plainly} what the features lead one to expect"
+    if name.endswith(AGAINST):
+        return f"{name.removesuffix(AGAINST)} is correlated by {value} with its forecast"
+    if " by " in name:
+        return f"{name.replace(' by ', ' by its ')} is {value} times the usual"
+    return f"{name} in {value} of the rows" if SLICE in name else f"{name} is correlated by {value}"
+
+
+def in_words(kind: Kind, value: float) -> str:
+    """Returns a figure that is not a share, with its unit."""
     if kind == "count":
         return f"{value:,.0f}"
     if kind == "factor":

@@ -47,6 +47,7 @@ class Known:
     figures: Mapping[str, Figure]
     sketch: Sequence[int]
     sample: Sample | None = None  # where it was read from the rows
+    accepts_drift: bool = False  # a person has accepted the slow drift up to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,12 @@ def read() -> dict[date, Known]:
     for path in sorted(FIGURES.glob("day=*.json")):
         content = json.loads(path.read_text())
         figures = {name: Figure(*values) for name, values in content["figures"].items()}
-        known = Known(of=content["of"], figures=figures, sketch=content["sketch"])
-        kept[date.fromisoformat(path.stem[4:])] = known
+        kept[date.fromisoformat(path.stem[4:])] = Known(
+            of=content["of"],
+            figures=figures,
+            sketch=content["sketch"],
+            accepts_drift=content.get("accepts_drift", False),
+        )
     return kept
 
 
@@ -87,7 +92,12 @@ def write(history: Mapping[date, Known]) -> None:
             sample.write(_path_of_sample(day), of=history[day].of)
     for day, known in history.items():
         path = FIGURES / f"day={day}.json"
-        content = {"of": known.of, "figures": known.figures, "sketch": list(known.sketch)}
+        content = {
+            "of": known.of,
+            "figures": known.figures,
+            "sketch": list(known.sketch),
+            "accepts_drift": known.accepts_drift,
+        }
         text = json.dumps(content) + "\n"
         if not path.exists() or path.read_text() != text:
             records.replace_text(path, text)
@@ -137,7 +147,13 @@ def completed(
                 num = own["rows"].num
                 own[QUARANTINED] = Figure("share", bad / max(1, bad + sample.num_rows), num=num)
                 sketch = sketch_of(sample, table)
-                history[sample.day] = Known(of=of[sample.day], figures=own, sketch=sketch, sample=sample)
+                history[sample.day] = Known(
+                    of=of[sample.day],
+                    figures=own,
+                    sketch=sketch,
+                    sample=sample,
+                    accepts_drift=sample.day in kept and kept[sample.day].accepts_drift,
+                )
     for day in missing:
         history[day].figures[AGAIN] = _again(day, history)  # type: ignore[index]  # made above
     return dict(sorted(history.items()))

@@ -32,9 +32,9 @@ from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.formats import percents
 from daybreak.contract.params import ValidateParams, ValidateSections
-from daybreak.contract.record_types import Batch, Drift, Expectation, Night, Report
+from daybreak.contract.record_types import Batch, Drift, Expectation, Night, Report, Trend
 from daybreak.contract.table import Table
-from daybreak.data import data_docs, day_history, drift
+from daybreak.data import data_docs, day_history, drift, slow_drift
 from daybreak.data.bad_cells import AS_DELIVERED, without_texts
 from daybreak.data.day_sample import columns_of
 from daybreak.data.features import is_ripe
@@ -82,6 +82,7 @@ def validate(home: Home, night: Night, batch: Batch, table: Table, sections: Val
     findings.write_docs()
     try:
         passed = checks.expect(judged, findings.of_days, night, came_in=agenda.came_in, by=night.day)
+        trends, figures = _slow_drift(night, passed.figures, table, suite, checks.params)
     except DataError:
         for day in agenda.came_in:
             path = part_of(day, REFUSED)
@@ -93,16 +94,26 @@ def validate(home: Home, night: Night, batch: Batch, table: Table, sections: Val
     if agenda.is_anew:
         disk.sync(CLEAN)
         records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
-    day_history.write(passed.figures)
+    day_history.write(figures)
     num_rows, num_bad = findings.num_rows, sum(len(one.bad) for one in judged.values())
     log.info("%d rows of %d days, %d quarantined; %s", num_rows, len(judged), num_bad, PAGE)
     return Report(
         num_rows=num_rows,
         num_clean=num_rows - num_bad,
         num_quarantined=num_bad,
-        expectations=(*findings.expectations(), *passed.note, *passed.unusual, *refused),
+        expectations=(
+            *findings.expectations(),
+            *passed.note,
+            *passed.unusual,
+            *(
+                Expectation(rule=f"slow drift: {one.words}", column="(day)", num_failed=1, success=False)
+                for one in trends
+            ),
+            *refused,
+        ),
         drift=passed.drift,
         digest=known_digests.digest(home, CLEAN),
+        trends=trends,
     )
 
 
@@ -505,6 +516,39 @@ def _unusual(
     )
     later = {day: known for day, known in kept.items() if day > night.day}
     return history | later, day_history.expectations(unusual_days, night, suite, params, is_first=not kept)
+
+
+def _slow_drift(
+    night: Night,
+    figures: "dict[date, day_history.Known]",
+    table: Table,
+    suite: Suite,
+    params: ValidateParams,
+) -> "tuple[tuple[Trend, ...], dict[date, day_history.Known]]":
+    """Returns the figures that drift slowly, and the figures of all days, the day marked if it accepts that.
+
+    Raises DataError where slow drift has to stop the night, and no person has accepted it.
+    """
+    if params.slow_drift == "off" or not params.false_alarms_per_year or suite.limits == "off":
+        return (), figures
+    trends = slow_drift.drifting(
+        {day: known.figures for day, known in figures.items()},
+        night.day,
+        false_alarms_per_year=params.false_alarms_per_year,
+        label=table.label.column if table.label else "",
+        off=[name for name, how in suite.limits.items() if how == "off"],
+        since=max((day for day, known in figures.items() if known.accepts_drift), default=date.min),
+    )
+    for one in trends:
+        log.warning("slow drift: %s", one.words)
+    if not trends or params.slow_drift != "hold":
+        return tuple(trends), figures
+    if night.day not in params.accepted_days:
+        raise DataError(
+            f"the data drifts slowly up to {night.day}: {'; '.join(one.words for one in trends)}; fix the "
+            f"source and ingest again, change validate.slow_drift, {day_history.acceptance(night.day, night)}"
+        )
+    return tuple(trends), figures | {night.day: replace(figures[night.day], accepts_drift=True)}
 
 
 def _clean_rows(day: date, judged: Mapping[date, PartitionFindings]) -> "drift.Rows":

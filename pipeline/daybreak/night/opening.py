@@ -47,6 +47,7 @@ from daybreak.storage.home import Home
 log = logging.getLogger(__name__)
 
 ARRAYS, KEYS = "data/arrays", "keys.json"
+SETTLING_NIGHTS = 14  # that follow a cold start, before slow drift is a reason for another
 CARRIED = ["data/raw", "data/clean", "data/quarantine", "data/figures"]  # from night to night, by DVC
 
 
@@ -229,7 +230,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
     booted_at = clock.read_anew()
     night = replace(
         _night(wanted, day, overridden.night, commit, previous),
-        cold=_why_cold(home, champion, day, overridden.gate),
+        cold=_why_cold(home, champion, day, overridden),
         boot=clock.boot(),
         booted_at=booted_at,
         test_hours=_test_hours(home, overridden),
@@ -424,9 +425,16 @@ def _with_chain(home: Home, champion: Champion, day: date) -> Champion:
     )
 
 
-def _why_cold(home: Home, champion: Champion | None, day: date, gate: params.GateParams) -> str:
+def _why_cold(home: Home, champion: Champion | None, day: date, asked: params.Params) -> str:
+    """Returns why tonight's training has to begin with new weights; "" if it need not."""
     from daybreak.gate import chain
 
     erased = erasures.of_version(home, champion.version) if champion else ""
     past = ledger.history(home, chain.NIGHTS)
-    return erased or chain.why_cold(champion, past, day=day, when_spent=gate.when_spent)
+    spent = chain.why_cold(champion, past, day=day, when_spent=asked.gate.when_spent)
+    if erased or spent or asked.validate_.slow_drift != "cold":
+        return erased or spent
+    report = next((one.report for one in past if one.report), None)
+    if report is None or not report.trends or any(one.night.cold for one in past[:SETTLING_NIGHTS]):
+        return ""
+    return f"the data drifts slowly: {report.trends[0].words}"

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from daybreak.contract import formats
+from daybreak.contract.record_types import Trend
 from daybreak.contract.units import HOUR_S
 from daybreak.report.night_rows import NightRow
 from daybreak.report.svg import ACCENT, FILL, INK, MUTED, PAPER, RULE, WIDTH, inline, styled
@@ -186,14 +187,34 @@ def trend(nights: Sequence[NightRow]) -> str:
         panel.spines["left"].set_visible(False)
         panel.tick_params(axis="x", length=0)
     figure.align_ylabels()
-    dates: Any = matplotlib.dates  # has no types
-    locator = dates.AutoDateLocator(minticks=4, maxticks=12)
-    panels[2].xaxis.set_major_locator(locator)
-    panels[2].xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    _with_few_dates(panels[2])
     promoted = sum(night.outcome == "promoted" for night in nights)
     failed = sum(night.outcome == "failed" for night in nights)
     label = f"Trend over {len(nights)} nights: {promoted} promoted, {failed} failed"
     return inline(figure, name="trend", label=label)
+
+
+@styled
+def slow_drift(trends: Sequence[Trend]) -> str:
+    """Draws the figures that drift slowly below each other: a dot for each day, and the fitted line."""
+    figure = Figure(figsize=(WIDTH, 1.5 * len(trends)))
+    panels: Any = figure.subplots(len(trends), 1, squeeze=False)
+    figure.subplots_adjust(left=0.09, right=0.985, top=1 - 0.25 / figure.get_figheight(), hspace=0.75)
+    for axes, trend in zip(panels[:, 0], trends, strict=True):
+        axes.plot(trend.days, trend.values, "o", ms=3.5, color=MUTED)
+        axes.plot([trend.days[0], trend.days[-1]], [trend.began, trend.ended], color=ACCENT, lw=2)
+        axes.set_title(trend.figure, loc="left", fontsize=10)
+        _with_few_dates(axes)
+        axes.yaxis.set_major_locator(MaxNLocator(3))
+        axes.grid(axis="y", color=RULE, lw=0.5)
+    return inline(figure, name="slow_drift", label=f"Slow drift: {'; '.join(one.words for one in trends)}")
+
+
+def _with_few_dates(axes: Axes) -> None:
+    dates: Any = matplotlib.dates  # has no types
+    locator = dates.AutoDateLocator(minticks=4, maxticks=12)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
 
 
 def _trend_of_bars(axes: Axes, days: list[Any], values: Sequence[float], planned: Sequence[float]) -> None:

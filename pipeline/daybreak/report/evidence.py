@@ -228,7 +228,9 @@ def _of_data(report: Report) -> str:
         f"rows failed {num_failed} of {len(report.expectations)} rules" if num_failed else "all rules hold"
     )
     broken = f", {formats.counted(num_broken, 'rule')} broken" if num_broken else ""
-    return f"{rules}{broken}, {formats.counted(drifted, 'column') if drifted else 'no column'} drifted"
+    columns = formats.counted(drifted, "column") if drifted else "no column"
+    slowly = f", {formats.counted(len(report.trends), 'figure')} slowly" if report.trends else ""
+    return f"{rules}{broken}, {columns} drifted{slowly}"
 
 
 def _of_profile(profile: Profile) -> str:

@@ -44,6 +44,7 @@ from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 FILE = links.PAGE
+SHOWN_TRENDS = 6  # figures that drift slowly, the plainest
 _BUTTON = re.compile(r'class="button[^>]*>([^<]*)</a>')
 # The space between a figure and its unit.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
@@ -174,6 +175,9 @@ def _charts(
     drawn = {
         "used": figures.used(entry, entry.plan) if entry.plan else None,
         "drift": figures.drift(entry.report.drift) if entry.report and entry.report.drift else None,
+        "slow_drift": charts.slow_drift(entry.report.trends[:SHOWN_TRENDS])
+        if entry.report and entry.report.trends
+        else None,
         "effect": figures.effect(entry.verdict, margin) if entry.verdict else None,
         "scores": figures.scores(now) if now else None,
         "trend": charts.trend(nights) if len(nights) > 1 else None,

@@ -1,0 +1,107 @@
+"""Figures that change a little each day are found over the weeks, and what a night does then is a param."""
+
+from datetime import date, timedelta
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from daybreak.data.day_figures import Figure
+from daybreak.data.slow_drift import WINDOW, drifting
+
+FIRST = date(2025, 3, 3)
+
+
+def history(
+    num: int = 200, *, seed: int = 0, since: int = 140, **daily: float
+) -> dict[date, dict[str, Figure]]:
+    """Figures of days like those of a shop's payments; from the day `since` on, some change each day.
+
+    Args:
+        num: days.
+        seed: of the days.
+        since: number of the day after which figures change.
+        daily: by what a figure changes each day: `rows` and `rate` by a share, `follows` by a share of what
+            it is.
+    """
+    draw = np.random.default_rng(seed)
+    figures: dict[date, dict[str, Figure]] = {}
+    for place in range(num):
+        day, gone = FIRST + timedelta(days=place), max(0, place - since)
+        changed = {name: (1 + by) ** gone for name, by in daily.items()}
+        rows = 800 * (0.6 if day.weekday() > 4 else 1) * draw.lognormal(0, 0.12) * changed.get("rows", 1)
+        odds = 0.15 / 0.85 * draw.lognormal(0, 0.15)
+        rate = draw.binomial(int(rows), odds / (1 + odds)) / int(rows) * changed.get("rate", 1)
+        follows = np.tanh(np.arctanh(0.3 * changed.get("follows", 1)) + draw.normal(0, 0.04))
+        figures[day] = {
+            "rows": Figure("count", rows, num=rows),
+            "mean fraud": Figure("rate", rate, num=rows),
+            "fraud against price": Figure("correlation", follows, num=rows, error=0.03),
+            "size price": Figure("factor", draw.normal(2, 0.05), error=0.02),
+            "missing fraud": Figure("share", draw.binomial(int(rows), 0.02) / rows, num=rows),
+            "new item": Figure("share", 0.01, num=rows),
+        }
+    return figures
+
+
+def found(figures: dict[date, dict[str, Figure]], *, since: date = date.min, rate: float = 2.0) -> list[str]:
+    return [
+        one.figure
+        for one in drifting(figures, max(figures), false_alarms_per_year=rate, label="fraud", since=since)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("daily", "figure"),
+    [
+        ({"rows": -0.01}, "rows"),
+        ({"rate": -0.02}, "mean fraud"),
+        ({"follows": -0.01}, "fraud against price"),
+    ],
+)
+def test_a_figure_that_falls_a_little_each_day_is_found_within_seventy_days(
+    daily: dict[str, float], figure: str
+) -> None:
+    for seed in range(3):
+        assert figure in found(history(210, seed=seed, since=140, **daily))
+        assert found(history(140, seed=seed, since=140, **daily)) == []
+
+
+@pytest.mark.slow
+def test_sound_days_drift_no_more_often_than_stated() -> None:
+    """At 20 false alarms a year, ten times the default, of which two a year are for slow drift."""
+    alarms = 0
+    for seed in range(5):
+        figures = history(WINDOW + 100, seed=seed)
+        days = sorted(figures)
+        names = [
+            [one.figure for one in drifting(figures, day, false_alarms_per_year=20, label="fraud")]
+            for day in days[WINDOW:]
+        ]
+        alarms += sum(bool(set(now) - set(before)) for before, now in pairwise(names))
+    assert alarms <= 2 * 5 * 100 / 365 + 3 * np.sqrt(2 * 5 * 100 / 365)
+
+
+def test_a_trend_is_said_with_where_it_began_and_ended() -> None:
+    figures = history(since=130, rows=-0.01)
+    (one,) = drifting(figures, max(figures), false_alarms_per_year=2, label="fraud")
+    assert len(one.days) == len(one.values) == WINDOW
+    assert one.days[-1] == max(figures)
+    assert one.began == pytest.approx(720, rel=0.15)  # five days of seven have 800 rows, two have 480
+    assert one.ended == pytest.approx(one.began * 0.99**59, rel=0.15)
+    assert one.words == f"{one.ended:,.0f} rows, 59 days before: {one.began:,.0f}"
+
+
+def test_a_figure_that_is_off_and_weeks_that_were_accepted_are_not_judged() -> None:
+    figures = history(since=130, rows=-0.01)
+    newest = max(figures)
+    assert drifting(figures, newest, false_alarms_per_year=2, label="fraud", off=["rows"]) == []
+    assert found(figures, since=newest - timedelta(days=30)) == []
+    assert found(figures, since=newest - timedelta(days=WINDOW)) == ["rows"]
+
+
+def test_labels_that_are_known_weeks_later_are_judged_on_the_days_that_have_them() -> None:
+    figures = history(since=110, rate=-0.02)
+    for day in sorted(figures)[-30:]:
+        del figures[day]["mean fraud"]
+    assert found(figures) == ["mean fraud"]
