@@ -29,8 +29,8 @@ from daybreak.backends.submission_journal import Submission, SubmissionJournal, 
 from daybreak.contract import params
 from daybreak.contract.backend import Job, JobState
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Night, Plan, Training
+from daybreak.contract.sections import Params
 from daybreak.extensions.vertex.vertex import Vertex
 from daybreak.jobs.cost_tracker import spent_usd
 from daybreak.jobs.launcher import JOBS

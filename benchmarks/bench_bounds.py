@@ -18,7 +18,7 @@ from daybreak.storage.home import Home
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 from benchmarks import frame, jobs
-from daybreak.contract.params import ProfileParams, TrainParams
+from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.machines import contention, this_machine
 from daybreak.profiling import roofline
 from daybreak.profiling.diagnosis import diagnose

@@ -24,8 +24,8 @@ from datetime import date, timedelta
 import numpy as np
 
 from benchmarks import frame
-from daybreak.contract.params import GateParams
 from daybreak.contract.record_types import Champion, Night, Release, Verdict
+from daybreak.contract.sections import GateParams
 from daybreak.gate.chain import NIGHTS, anchor_of, apply_chain, chain_of, why_cold
 from daybreak.gate.judge import ACTIONS, rules_of
 from daybreak.statistics.paired import judge

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import frame
 from daybreak.contract.errors import PlanError
-from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test import forecast, looks
 from daybreak.extensions.live_test.ramp import Pace, clock_by

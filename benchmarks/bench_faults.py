@@ -36,7 +36,7 @@ from scipy import stats
 from benchmarks import frame, spoiled_days
 from benchmarks.bench_nights import SOURCE
 from benchmarks.bench_plausibility import Scores, judge, ok
-from daybreak.contract.params import ValidateParams
+from daybreak.contract.sections import ValidateParams
 from daybreak.data import drift
 from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, DayLimits, learn
 from daybreak.data.day_figures import WINDOW, Figure, figures_of

@@ -20,7 +20,7 @@ from statistics import mean, median
 
 from benchmarks.catalogs import CONFIDENCE, PLUGS
 from benchmarks.frame import QUICK, Target, finish
-from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.extensions.fleets import evening
 from daybreak.extensions.fleets.sharing import EveningDemand, Share, Way, divide
 from daybreak.machines.catalog import rented

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks import frame
-from daybreak.contract.params import GateParams
+from daybreak.contract.sections import GateParams
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test.live_test import pace
 from daybreak.extensions.live_test.observations import observe

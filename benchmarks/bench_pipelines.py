@@ -46,8 +46,8 @@ from torch.utils.data import DataLoader
 
 from benchmarks import frame
 from benchmarks.pipelines import PIPELINES, Piped
-from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.contract.record_types import Dataset, Profile, Tuning
+from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.machines import contention, this_machine
 from daybreak.profiling import profiler, roofline
 from daybreak.profiling.ab_timing import bounds

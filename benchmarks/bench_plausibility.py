@@ -23,8 +23,8 @@ from scipy import stats
 
 from benchmarks import frame
 from benchmarks.bench_nights import SOURCE
-from daybreak.contract.params import GateParams
 from daybreak.contract.record_types import Check, Evaluation
+from daybreak.contract.sections import GateParams
 from daybreak.contract.workload import Window
 from daybreak.data.prepare import write_whole
 from daybreak.examples.shop import simple_recommenders

@@ -26,7 +26,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from benchmarks import frame
 from benchmarks.bench_own import data_of
-from daybreak.contract.params import GateParams
+from daybreak.contract.sections import GateParams
 from daybreak.statistics.over_nights import log_evidence
 from daybreak.statistics.paired import Rules, judge
 from daybreak.statistics.result import Status

@@ -27,7 +27,7 @@ from benchmarks import frame
 from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError
-from daybreak.contract.params import Params, Plug
+from daybreak.contract.sections import Params, Plug
 from daybreak.extensions.care import audit, repair
 from daybreak.registry.carried_code import MODEL
 from daybreak.rollout import rot

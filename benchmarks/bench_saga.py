@@ -139,7 +139,7 @@ class TriedHome:
     def rollback(self) -> None:
         """Stage rollback, one promotion back."""
         os.chdir(self.home)
-        rollback.rollback(Home.here(), params.load(self.home), reason="to see that it works")
+        rollback.rollback(Home.here(), params.load(self.home).register_, reason="to see that it works")
 
     def settled(self) -> list[str]:
         """Recover as `watch` does, and what the audit finds."""

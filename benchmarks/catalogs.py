@@ -9,8 +9,8 @@ from typing import Any
 
 from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.record_types import LOCAL, Night, Plan, Rental
+from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.machines import catalog
 from daybreak.machines.catalog import rented
 from daybreak.planning import planner

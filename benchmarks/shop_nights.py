@@ -36,8 +36,8 @@ from torch import Tensor
 from benchmarks import frame
 from benchmarks.bench_nights import SOURCE
 from daybreak.contract import records
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Champion, Dataset, Night, Tuning
+from daybreak.contract.sections import Params
 from daybreak.contract.workload import UNIT, Window
 from daybreak.data.casts import conform
 from daybreak.data.corrections import reach
@@ -133,7 +133,7 @@ class Shop:
             if model:
                 CHAMPION.parent.mkdir()
                 CHAMPION.symlink_to(model)
-            tonight = course(night, dataset, champion, self.params)
+            tonight = course(night, dataset, champion, self.params.workload, self.params.train)
         train, plug = self.params.train, self.params.workload
         job = recipe(
             night="",

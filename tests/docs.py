@@ -1,6 +1,6 @@
 """The pages of docs/ that are made of the code. `python -m tests.docs`, or `make docs`, writes them.
 
-docs/params.md is made of the sections of daybreak/contract/params.py, those that extensions bring, and the
+docs/params.md is made of the sections of daybreak/contract/sections.py, those that extensions bring, and the
 strings below their fields;
 docs/cli.md of the parser that `daybreak` parses with.
 """
@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 from daybreak import cli, hooks, stages
-from daybreak.contract.params import Params, Plug, Section
+from daybreak.contract.sections import Params, Plug, Section
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEADER = "<!-- Made of the code by `make docs`; change the text there. -->\n"
@@ -54,10 +54,14 @@ def pages() -> dict[Path, str]:
 PLUGS = ("source", "workload", "backend")
 
 
+def is_plug(kind: Any) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, Plug)
+
+
 def _params() -> Iterator[str]:
     yield f"# Every key of params.yaml\n\n{HEADER}"
     yield PARAMS
-    plugs = {name: field for name, field in Params.model_fields.items() if field.annotation is Plug}
+    plugs = {name: field for name, field in Params.model_fields.items() if is_plug(field.annotation)}
     yield from (
         f"- `{name}`: {_line(field.description)}"
         for name, field in sorted(plugs.items(), key=lambda one: PLUGS.index(one[0]))
@@ -78,7 +82,7 @@ def sections() -> list[tuple[str, type[Section]]]:
     sections that only extensions have.
     """
     core = [(field.alias or name, field.annotation) for name, field in Params.model_fields.items()
-            if field.annotation is not Plug]  # fmt: skip
+            if not is_plug(field.annotation)]  # fmt: skip
     core.sort(key=lambda one: inspect.getsourcelines(one[1])[1])
     names = [name for name, _ in core]
     brought = [(section, hooks.imported(path)) for section, path in hooks.sections()]
@@ -97,7 +101,7 @@ def _keys(section: type[Section], prefix: str = "") -> Iterator[str]:
         )
         yield f"- `{prefix}{key}:{default}` ({values}): {_line(field.description)}"
         for kind in typing.get_args(field.annotation):
-            if inspect.isclass(kind) and issubclass(kind, Section) and kind is not Plug:
+            if inspect.isclass(kind) and issubclass(kind, Section) and not is_plug(kind):
                 yield from _keys(kind, f"{key}.")
 
 

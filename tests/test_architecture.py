@@ -17,8 +17,9 @@ import pytest
 
 import daybreak
 from daybreak import cli, dvc_file, hooks, runner, stages
-from daybreak.contract.params import Params, TrainSections, load
+from daybreak.contract.params import load
 from daybreak.contract.record_types import Champion, Record
+from daybreak.contract.sections import LiveSections, Params
 from daybreak.contract.table import Table
 from daybreak.storage.home import Home
 from tests import architecture, docs
@@ -297,7 +298,8 @@ def test_dvc_yaml_is_what_the_stages_say() -> None:
 
 def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
     edges = architecture.graph()
-    asked = {**edges, "daybreak.contract.params": set[str]()}  # for the models of sections, which DVC reads
+    own = ("daybreak.contract.params", "daybreak.contract.sections")  # DVC reads what extensions bring there
+    asked = {**edges, **{module: set[str]() for module in own}}
     for name, stage in stages.STAGES.items():
         if stage.dvc == "cached":
             modules = architecture.closure(edges, stage.path.partition(":")[0])
@@ -313,12 +315,12 @@ def test_no_stage_takes_the_whole_of_params(name: str) -> None:
 
 
 def test_a_stage_is_given_only_the_sections_that_it_names(tmp_path: Path) -> None:
-    def stage(params: TrainSections) -> None: ...
+    def stage(params: LiveSections) -> None: ...
 
     shutil.copy(ROOT / "params.yaml", tmp_path)
     given = runner.arguments(Home.here(), stage, tmp_path)["params"]
-    assert given.train == load(tmp_path).train
-    assert not hasattr(given, "gate")
+    assert given.gate == load(tmp_path).gate
+    assert not hasattr(given, "train")
 
 
 @pytest.mark.parametrize("module", [name for name, path in MODULES.items() if ">>> " in path.read_text()])

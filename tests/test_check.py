@@ -8,6 +8,7 @@ from daybreak import check, hooks
 from daybreak.check import Finding, findings
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.sections import LiveSections, Plug
 from daybreak.examples.fraud.fraud import Fraud
 from daybreak.extensions.live_test import readiness
 from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
@@ -122,7 +123,7 @@ def test_what_an_extension_brings_is_checked_with_the_rest_and_read_by_its_model
     loaded = params.loads(text, source="params.yaml")
     assert loaded.watch.alias_edits == "adopt"
     assert loaded.section(HoldbackParams).holdback == 0.1
-    assert loaded.only(params.WatchSections).section(LiveTestParams).ramp_users == 7
+    assert loaded.only(LiveSections).section(LiveTestParams).ramp_users == 7
     for wrong, key in (("ramp_users: 7", "ramp_users: 0"), ("holdback: 0.1", "holdback: 1")):
         with pytest.raises(ParamsError, match=rf"(live_test|watch)\.{key.partition(':')[0]} is "):
             params.loads(text.replace(wrong, key), source="params.yaml")
@@ -218,7 +219,7 @@ def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
 
     def live_score(use: str) -> list[tuple[str, bool, str]]:
-        return list(readiness.live_score(params.Plug(use=use)))
+        return list(readiness.live_score(Plug(use=use)))
 
     [(_, ok, text)] = live_score("tests.test_check:Ranked")
     assert not ok

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import Plug
+from daybreak.contract.sections import Plug
 from daybreak.contract.table import Category, Time
 from daybreak.data.casts import conform
 from daybreak.data.partitions import PART

@@ -18,6 +18,6 @@ def test_a_clone_of_a_checkout_with_nights_has_none_and_misses_none(
     made = clone(repository, tmp_path / "clone")
     monkeypatch.setenv("DAYBREAK_HOME", str(made))
     monkeypatch.chdir(made)
-    expect_ledger(Home.here(), params.load(made), opens=True)
+    expect_ledger(Home.here(), params.load(made).register_, opens=True)
     branches = subprocess.check_output(["git", "branch", "--all", "--format=%(refname)"], text=True)
     assert branches.split() == ["refs/heads/main"]

@@ -11,8 +11,8 @@ import pytest
 
 from daybreak import hooks
 from daybreak.contract import records
-from daybreak.contract.params import PlanParams
 from daybreak.contract.record_types import Verdict
+from daybreak.contract.sections import PlanParams
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.clones import clone_as_it_is

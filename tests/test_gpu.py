@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Tuning
+from daybreak.contract.sections import TrainParams
 from daybreak.profiling import memory, roofline
 from daybreak.profiling.ab_timing import Variant
 from daybreak.profiling.harness import Harness

@@ -67,7 +67,7 @@ nights.lay_out(folder)
 from daybreak.jobs.launcher import recipe_of
 os.chdir(folder)
 plan = nights.plan(num_samples=64)
-recipe = recipe_of(nights.night(seconds=600), nights.dataset(), plan, None, nights.make_params())
+recipe = nights.recipe_of(nights.night(seconds=600), nights.dataset(), plan, None, nights.make_params())
 (folder / "job").mkdir()
 (folder / "job" / "job.json").write_text(records.dumps(recipe))
 sys.exit(worker.main(folder / "job"))

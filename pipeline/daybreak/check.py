@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from daybreak import hooks
-from daybreak.contract import params
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Check, Rental
+from daybreak.contract.sections import Params, Plug, WorkloadPlug
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
 from daybreak.storage import address, branch, ledger, lifecycle, source_code
@@ -70,7 +70,7 @@ def findings(home: Home) -> Iterator[Finding]:
         section, _, name = key.partition(".")
         if section == "workload":  # found here rather than on the night that tries it
             arguments = {**(loaded.workload.model_extra or {}), name: values[-1]}
-            yield _plug(key, params.Plug.model_validate({"use": loaded.workload.use, **arguments}))
+            yield _plug(key, WorkloadPlug.model_validate({"use": loaded.workload.use, **arguments}))
     yield _code(home.folder, loaded)
     with contextlib.suppress(PipelineError):  # already reported
         yield from _backend(home.folder, loaded, loaded.backend.make(home))
@@ -81,7 +81,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield _registry(home)
 
 
-def _moved(home: Path, loaded: params.Params) -> Finding | None:
+def _moved(home: Path, loaded: Params) -> Finding | None:
     """Returns a finding if the home was moved, or if it is a copy, with the settings that both share."""
     if not (home / address.FILE).exists():  # no night was opened here
         return None
@@ -111,7 +111,7 @@ def _package(name: str) -> Finding:
         return Finding(what=name, ok=False, text="is not installed; run make setup")
 
 
-def _plug(name: str, plug: params.Plug) -> Finding:
+def _plug(name: str, plug: Plug) -> Finding:
     try:
         plug.make()
     except PipelineError as error:
@@ -119,7 +119,7 @@ def _plug(name: str, plug: params.Plug) -> Finding:
     return Finding(what=name, ok=True, text=plug.use)
 
 
-def _code(home: Path, loaded: params.Params) -> Finding:
+def _code(home: Path, loaded: Params) -> Finding:
     """Returns whether the code of a night is small enough to travel to jobs and into versions."""
     texts = []
     try:
@@ -132,7 +132,7 @@ def _code(home: Path, loaded: params.Params) -> Finding:
     return Finding(what="code", ok=True, text="; ".join(texts))
 
 
-def _backend(home: Path, loaded: params.Params, backend: Backend) -> Iterator[Finding]:
+def _backend(home: Path, loaded: Params, backend: Backend) -> Iterator[Finding]:
     """Yields what the backend has, and whether it would take a job: credentials, project, bucket, image."""
     lacks = [name for name in vars(Backend) if not name.startswith("_") and not hasattr(backend, name)]
     if lacks:
@@ -146,7 +146,7 @@ def _backend(home: Path, loaded: params.Params, backend: Backend) -> Iterator[Fi
         yield Finding(what=what, ok=ok, text=text)
 
 
-def _machines(home: Path, loaded: params.Params, backend: Backend) -> Finding:
+def _machines(home: Path, loaded: Params, backend: Backend) -> Finding:
     """Checks that the plan has machines to choose from here, and lists the dates of their prices."""
     try:
         chosen = _chosen(home, loaded, backend.machines())
@@ -159,7 +159,7 @@ def _machines(home: Path, loaded: params.Params, backend: Backend) -> Finding:
     return Finding(what="machines", ok=True, text=f"{shown}{days}")
 
 
-def rented(home: Home, loaded: params.Params) -> Iterator[Check]:
+def rented(home: Home, loaded: Params) -> Iterator[Check]:
     """Runs a job of a minute on the machine that the newest plan rents, and yields what it found.
 
     Before there is a plan, it is the first that `plan.machines` allows and the backend has.
@@ -173,7 +173,7 @@ def rented(home: Home, loaded: params.Params) -> Iterator[Check]:
     yield from machine_trial.trial(home, rental, machine, backend, folder=folder)
 
 
-def planned(home: Home, loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
+def planned(home: Home, loaded: Params, backend: Backend) -> tuple[Rental, Machine]:
     """Returns rental and machine: one machine of the newest plan, or the first machine allowed."""
     from daybreak.planning import candidates
 
@@ -192,7 +192,7 @@ def planned(home: Home, loaded: params.Params, backend: Backend) -> tuple[Rental
     ), machine
 
 
-def _chosen(home: Path, loaded: params.Params, available: Sequence[Machine]) -> tuple[Machine, ...]:
+def _chosen(home: Path, loaded: Params, available: Sequence[Machine]) -> tuple[Machine, ...]:
     """Returns the machines that a plan would choose from, of which at least one is available."""
     from daybreak.machines import catalog, pricelist
     from daybreak.planning import candidates
@@ -201,7 +201,7 @@ def _chosen(home: Path, loaded: params.Params, available: Sequence[Machine]) -> 
     return candidates.allowed(candidates.everything(available, listed), loaded.plan, available=available)
 
 
-def _serving(loaded: params.Params) -> Iterator[Finding]:
+def _serving(loaded: Params) -> Iterator[Finding]:
     """Yields the checks of the serving endpoint, if there is one."""
     plug = loaded.serving.endpoint
     if not plug:
@@ -215,7 +215,7 @@ def _serving(loaded: params.Params) -> Iterator[Finding]:
         yield Finding(what=what, ok=ok, text=text)
 
 
-def _lifecycle(home: Path, loaded: params.Params) -> Iterator[Finding]:
+def _lifecycle(home: Path, loaded: Params) -> Iterator[Finding]:
     """Yields for each bucket of Google whether a lifecycle rule deletes there what is still needed."""
     places = [*_places(home, loaded)]
     for bucket in dict.fromkeys(each.bucket for each in places):
@@ -232,7 +232,7 @@ def _lifecycle(home: Path, loaded: params.Params) -> Iterator[Finding]:
             yield Finding(what=what, ok=True, text="no rule deletes what is still needed")
 
 
-def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.NeededFiles]:
+def _places(home: Path, loaded: Params) -> Iterator[lifecycle.NeededFiles]:
     """Yields what is kept in buckets of Google, by params.yaml, DVC's settings and the environment."""
     endpoint = loaded.serving.endpoint
     containers = str((endpoint.model_extra or {}).get("bucket") or "").rstrip("/") if endpoint else ""
@@ -240,9 +240,9 @@ def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.NeededFiles
     config.read(home / ".dvc" / "config")
     remotes = [values["url"] for values in config.values() if "url" in values]
     kept = [
-        *((f"{bucket}/things", "what jobs fetch", False) for bucket in loaded.buckets()),
-        *((f"{bucket}/jobs", "what jobs leave", False) for bucket in loaded.buckets()),
-        *((f"{bucket}/bags", "what the runs of a bag leave", False) for bucket in loaded.buckets()),
+        *((f"{bucket}/things", "what jobs fetch", False) for bucket in loaded.backend.buckets()),
+        *((f"{bucket}/jobs", "what jobs leave", False) for bucket in loaded.backend.buckets()),
+        *((f"{bucket}/bags", "what the runs of a bag leave", False) for bucket in loaded.backend.buckets()),
         (loaded.train.checkpoints, "copies of checkpoints", False),
         (f"{containers}/serving", "what the endpoint's containers start from", True),
         *((url, "DVC's copy of data and models", True) for url in remotes),
@@ -253,7 +253,7 @@ def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.NeededFiles
             yield files
 
 
-def _users(home: Home, loaded: params.Params) -> Iterator[Finding]:
+def _users(home: Home, loaded: Params) -> Iterator[Finding]:
     """Yields whether users can meet a challenger, where they are to judge it."""
     with contextlib.suppress(PipelineError):  # already reported
         if judge := live_judge.judge_of(loaded.gate.scores):

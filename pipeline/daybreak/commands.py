@@ -137,7 +137,8 @@ def same_recipe(home: Home, *, reason: str) -> int:
     champion = ledger.champion_at(home, branch.ledger_tip(home))
     if champion is None:
         raise NothingToDo("no version serves yet, so that there is no recipe to be the same as")
-    recipe = lineage.recipe(home.params)
+    params = home.params
+    recipe = lineage.recipe(params.workload, params.train)
     if recipe == champion.lineage.get("recipe"):
         raise NothingToDo(f"the recipe is that of version {champion.version} as it is")
     text = f"the recipe was declared to be that of version {champion.version}: {reason}"
@@ -175,7 +176,8 @@ def prune(home: Home, *, dry_run: bool = False) -> int:
     from daybreak.contract.formats import size
     from daybreak.rollout.prune import prune as prunes
 
-    for freed in prunes(home, home.params, dry_run=dry_run):
+    params = home.params
+    for freed in prunes(home, params.night, params.register_, dry_run=dry_run):
         print(f"{'would free' if dry_run else 'freed'} {size(freed.num_bytes)}: {freed.num:,} {freed.what}")
     return 0
 

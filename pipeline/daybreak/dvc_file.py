@@ -19,8 +19,8 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.code_path import SOURCE, source_of
 from daybreak.contract.data_source import Source
-from daybreak.contract.params import Params, Section, Sections
 from daybreak.contract.record_types import Record
+from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.workload import Workload
 from daybreak.runner import written_by
 from daybreak.stages import STAGES

@@ -33,8 +33,8 @@ from daybreak.contract.errors import (
     PipelineError,
     sentence,
 )
-from daybreak.contract.params import Params, Section, Sections
 from daybreak.contract.record_types import Night, Record, Stop, Verdict
+from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
 from daybreak.evaluation.live_judge import LiveJudge, judge_of
@@ -471,7 +471,7 @@ def _fill(home: Home, kind: Any, loaded: Params | None, folder: Path) -> Any:
     if issubclass(kind, Section):
         sections = (getattr(loaded, name) for name in Params.model_fields)
         return next(section for section in sections if type(section) is kind)
-    plugs: dict[Any, params.Plug] = {
+    plugs = {
         Source: loaded.source,
         Workload: loaded.workload,
         Backend: loaded.backend,

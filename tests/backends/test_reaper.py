@@ -14,8 +14,8 @@ from daybreak import runner
 from daybreak.contract import clock, records
 from daybreak.contract.backend import LiveJob, label
 from daybreak.contract.errors import JobError
-from daybreak.contract.params import SEVERAL, Plug
 from daybreak.contract.record_types import Night
+from daybreak.contract.sections import SEVERAL, Plug
 from daybreak.jobs import reaper
 from daybreak.jobs.reaper import YOUNG, JobOwner, orphans
 from daybreak.storage import ledger

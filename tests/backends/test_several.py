@@ -13,8 +13,8 @@ from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract import params
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import JobError, ParamsError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import LOCAL, Rental
+from daybreak.contract.sections import Params
 from daybreak.extensions.slurm.slurm import Slurm
 from tests.fakes import ScriptedBackend
 from tests.jobs import plans, stock

@@ -10,8 +10,8 @@ from typing import Any
 from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import NotYet
-from daybreak.contract.params import Plug
 from daybreak.contract.record_types import Rental, Training
+from daybreak.contract.sections import Plug
 from daybreak.jobs import collector, launcher
 from daybreak.storage.home import Home
 from daybreak.training import gpus
@@ -115,7 +115,7 @@ class TrainingNight:
                 self.plan,
                 None,
                 backend=self.backend,
-                params=self.params,
+                **nights.sections(self.params),
             )
         except NotYet:
             return None

@@ -6,7 +6,7 @@ import pytest
 
 from daybreak.contract.days import check_over, ends, hours_of, is_over_everywhere, newest_over
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import NightParams
+from daybreak.contract.sections import NightParams
 
 DAY = timedelta(days=1)
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import IngestParams
 from daybreak.contract.record_types import Batch
+from daybreak.contract.sections import IngestParams
 from daybreak.contract.table import Float, Id, Table, Time
 from daybreak.data.as_of import AsOf, OtherTable, partners_of
 from daybreak.data.casts import conform

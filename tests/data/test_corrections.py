@@ -14,8 +14,8 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.table import Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import ARRAYS
 from daybreak.data.features import past_of, read_clean
@@ -136,7 +136,7 @@ def run(day: int, *, workload: str = "Orders", **options: Any) -> Dataset:
     CALLS.clear()
     SEEN.clear()
     plug = Plug(use=f"{__name__}:{workload}", **options)
-    return prepare(Home(Path.cwd()), night, report, PrepareSections(workload=plug, prepare=PrepareParams()))
+    return prepare(Home(Path.cwd()), night, report, plug=plug, params=PrepareParams())
 
 
 def samples(day: int) -> dict[str, list[int]]:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract.errors import DataError
-from daybreak.contract.params import ValidateParams, ValidateSections
 from daybreak.contract.record_types import Batch, Night, Report
+from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data.day_figures import WINDOW
 from daybreak.data.day_history import FIGURES
@@ -63,8 +63,8 @@ def judge(day: date, *late: date, suite: str = "drift: off\n", table: Table = SA
         code_commit="", previous="",
     )  # fmt: skip
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
-    sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
-    return validate(home_here(), night, batch, table, sections)
+    rules = ValidateParams(suite="suite.yaml", **params)
+    return validate(home_here(), night, batch, table, params=rules, prepare=PrepareParams())
 
 
 def broken(report: Report) -> list[str]:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError
-from daybreak.contract.params import IngestParams
 from daybreak.contract.record_types import Batch, Night
+from daybreak.contract.sections import IngestParams
 from daybreak.contract.table import Category, Int, Label, Table, Time
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.ingest import WORK, ingest
@@ -316,7 +316,7 @@ from daybreak.data.ingest import ingest
 from daybreak.data.source import Files
 from daybreak.storage import known_digests
 from daybreak.storage.home import Home
-from daybreak.contract.params import IngestParams
+from daybreak.contract.sections import IngestParams
 from daybreak.contract.record_types import Night
 from daybreak.contract.records import loads
 from daybreak.examples.shop.sold_lines import LINES

@@ -14,8 +14,8 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import ARRAYS, Prepared, Window, read_state
 from daybreak.data.features import UNIT, labels_of
@@ -120,9 +120,7 @@ def run(day: int, *, use: str = "Payments", wrong: str = "", **params: Any) -> D
     )
     plug = Plug(use=f"{__name__}:{use}", **({"wrong": wrong} if wrong else {}))
     CALLS.clear()
-    return prepare(
-        Home(Path.cwd()), night, report, PrepareSections(workload=plug, prepare=PrepareParams(**params))
-    )
+    return prepare(Home(Path.cwd()), night, report, plug=plug, params=PrepareParams(**params))
 
 
 def inode(day: int) -> int:

@@ -14,8 +14,8 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.params import ValidateParams, ValidateSections
 from daybreak.contract.record_types import Batch, Night, Report
+from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.data import suite, validator
 from daybreak.data.bad_cells import shown
 from daybreak.data.casts import conform
@@ -47,14 +47,14 @@ def night(day: date) -> Night:
     )  # fmt: skip
 
 
-def sections(suite: Path, **params: Any) -> ValidateSections:
-    return ValidateSections(validate=ValidateParams(suite=str(suite), **params))
+def sections(suite: Path, **params: Any) -> dict[str, Any]:
+    return {"params": ValidateParams(suite=str(suite), **params), "prepare": PrepareParams()}
 
 
 def judge(day: date, *late: date, **params: Any) -> Report:
     """Validate in the current folder, the day and late ones."""
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
-    return validate(home_here(), night(day), batch, LINES, sections(SUITE, **params))
+    return validate(home_here(), night(day), batch, LINES, **sections(SUITE, **params))
 
 
 def judged_by(folder: Path, text: str) -> Report:
@@ -62,7 +62,7 @@ def judged_by(folder: Path, text: str) -> Report:
     path = folder / "suite.yaml"
     path.write_text(text)
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    return validate(home_here(), night(TONIGHT), batch, LINES, sections(path, max_quarantined=0.2))
+    return validate(home_here(), night(TONIGHT), batch, LINES, **sections(path, max_quarantined=0.2))
 
 
 def rows_of(folder: Path, day: date) -> pd.DataFrame:
@@ -308,7 +308,7 @@ def test_changed_rules_judge_all_days_again(here: Path) -> None:
     strict = here / "strict.yaml"
     strict.write_text(SUITE.read_text().replace("rows:\n", EDITED))
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    second = validate(home_here(), night(TONIGHT), batch, LINES, sections(strict, max_quarantined=0.2))
+    second = validate(home_here(), night(TONIGHT), batch, LINES, **sections(strict, max_quarantined=0.2))
     assert second.num_rows > 20 * first.num_rows
     assert all((rows_of(CLEAN, day)["quantity"] <= 40).all() for day in partitions(CLEAN))
     assert judge(TONIGHT).digest == first.digest  # a function of (raw, rules), whatever was before

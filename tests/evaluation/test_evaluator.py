@@ -12,8 +12,8 @@ from toy import Toy
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import EvaluateParams, RegisterParams
 from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Training
+from daybreak.contract.sections import EvaluateParams, RegisterParams
 from daybreak.evaluation.evaluator import evaluate
 from daybreak.evaluation.scores import read_scores
 from daybreak.registry.weights import MODEL

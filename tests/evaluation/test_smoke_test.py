@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from daybreak.contract import params, records
-from daybreak.contract.params import ReleaseParams, SmokeTestParams
 from daybreak.contract.record_types import Champion, Check, Evaluation, Night, Verdict, Version
+from daybreak.contract.sections import ReleaseParams, SmokeTestParams
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_process import unhindered_s
 from daybreak.evaluation.smoke_test import judged, smoke_test

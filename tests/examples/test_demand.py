@@ -10,7 +10,7 @@ import torch
 from ruamel.yaml import YAML
 
 from daybreak.contract.errors import DataError
-from daybreak.contract.params import Plug
+from daybreak.contract.sections import Plug
 from daybreak.data.as_of import AsOf
 from daybreak.data.features import past_of
 from daybreak.data.partitions import part_of

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import Plug
 from daybreak.contract.records import digest
+from daybreak.contract.sections import Plug
 from daybreak.data.casts import conform
 from daybreak.data.partitions import PART
 from daybreak.examples.shop.simulated_shop import Shop

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.workload import ARRAYS, EPOCH
 from daybreak.data.corrections import PLACE, corrected, later_days
 from daybreak.data.prepare import CLEAN, prepare
@@ -54,10 +54,10 @@ def night(day: int) -> Night:
     )  # fmt: skip
 
 
-def sections(*, leave_out_items: tuple[str, ...] = (), **params: Any) -> PrepareSections:
+def sections(*, leave_out_items: tuple[str, ...] = (), **params: Any) -> dict[str, Any]:
     use = "daybreak.examples.shop.recommender:Recommender" if leave_out_items else USE
     plug = Plug(use=use, **({"leave_out_items": leave_out_items} if leave_out_items else {}))
-    return PrepareSections(workload=plug, prepare=PrepareParams(**params))
+    return {"plug": plug, "params": PrepareParams(**params)}
 
 
 def run(rows: list[Row], *, day: int, **params: Any) -> Dataset:
@@ -73,7 +73,7 @@ def run(rows: list[Row], *, day: int, **params: Any) -> Dataset:
         num_rows=len(rows), num_clean=len(rows), num_quarantined=0, expectations=(), drift=(),
         digest=records.digest(CLEAN),
     )  # fmt: skip
-    return prepare(Home(Path.cwd()), night(day), report, sections(**params))
+    return prepare(Home(Path.cwd()), night(day), report, **sections(**params))
 
 
 def array(name: str) -> Any:
@@ -315,4 +315,4 @@ def test_other_rows_than_those_validated_are_refused() -> None:
     run(small_shop(), day=5)
     report = Report(num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest="x")
     with pytest.raises(DataError, match="run validate again"):
-        prepare(Home(Path.cwd()), night(5), report, sections())
+        prepare(Home(Path.cwd()), night(5), report, **sections())

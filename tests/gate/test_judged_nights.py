@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import (
     Chosen,
     Dataset,
@@ -19,6 +18,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
+from daybreak.contract.sections import Params
 from daybreak.evaluation import evaluator
 from daybreak.gate import judge
 from daybreak.registry import aliases

@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
-from daybreak.contract.params import GateParams
 from daybreak.contract.record_types import Difference, Night, RecipeTest, Release, Verdict
+from daybreak.contract.sections import GateParams
 from daybreak.evaluation.scores import Columns
 from daybreak.gate.recipe_test import Proof, UnderTest, nights_of, proof_of, with_tonight
 from daybreak.statistics.result import Conclusion, Effect, Status

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from daybreak.contract import params
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Refit
+from daybreak.contract.sections import Params
 from daybreak.extensions.care.audit import release_faults
 from daybreak.gate import refit as stage
 from daybreak.storage.branch import Commit
@@ -29,7 +29,8 @@ def asked(**gate: Any) -> Params:
 def called(loaded: Params, **changed: Any) -> Refit | None:
     nothing: Any = None
     given = {"version": VERSION, "verdict": VERDICT, "backend": nothing,
-             "workload": nothing, "params": loaded, "scoring": loaded.evaluate} | changed  # fmt: skip
+             "workload": nothing, "params": loaded, "limits": loaded.plan,
+             "scoring": loaded.evaluate} | changed  # fmt: skip
     return stage.refit(NIGHT, nothing, nothing, nothing, nothing, **given, home=Home.here())
 
 

@@ -62,6 +62,7 @@ def refitted(*, timeout_s: float = 600) -> Refit | None:
                 backend=Local(),
                 workload=Toy(),
                 params=asked,
+                limits=asked.plan,
                 scoring=asked.evaluate,
                 before=records.find(Refit, records.RUN),
                 home=Home.here(),

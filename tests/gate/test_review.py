@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from daybreak import cli
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
-from daybreak.contract.params import ReleaseParams
 from daybreak.contract.record_types import Approval, Champion, Night, Release, Verdict, Version
+from daybreak.contract.sections import ReleaseParams
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
 from daybreak.gate import judge, review

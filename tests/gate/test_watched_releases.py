@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import (
     Chain,
     Difference,
 )
+from daybreak.contract.sections import Params
 from daybreak.extensions.lineage import provenance
 from daybreak.gate import watch
 from daybreak.rollout import rollback
@@ -31,7 +31,7 @@ def test_an_alias_moved_by_hand_to_a_version_whose_files_are_gone_is_not_adopted
     shutil.rmtree(files_of_version(home_of_two, 1))
     client().set_registered_model_alias("daybreak", "champion", "1")
     edits = settings.watch.model_copy(update={"alias_edits": "adopt"})
-    said = watch.watch(Home.here(), settings.model_copy(update={"watch": edits})).reason
+    said = watch.watch(Home.here(), settings, edits).reason
     assert "moved back to version 2" in said and "restore MLflow's artifacts" in said
     assert serving() == (2, 2)
 
@@ -39,18 +39,27 @@ def test_an_alias_moved_by_hand_to_a_version_whose_files_are_gone_is_not_adopted
 def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     home: Path, release: Any, settings: Params
 ) -> None:
-    assert watch.watch(Home.here(), settings).reason == "no version was ever promoted"
+    assert watch.watch(Home.here(), settings, settings.watch).reason == "no version was ever promoted"
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert watch.watch(Home.here(), settings).reason == "no night has compared version 2 with version 1 yet"
+    assert (
+        watch.watch(Home.here(), settings, settings.watch).reason
+        == "no night has compared version 2 with version 1 yet"
+    )
     client().set_registered_model_alias("daybreak", "champion", "1")
     reporting = settings.model_copy(
         update={"watch": settings.watch.model_copy(update={"alias_edits": "report"})}
     )
-    assert "moved by hand to version 1, the ledger says 2" in watch.watch(Home.here(), reporting).reason
+    assert (
+        "moved by hand to version 1, the ledger says 2"
+        in watch.watch(Home.here(), reporting, reporting.watch).reason
+    )
     assert serving() == (2, 1)
-    assert "moved by hand to version 1, moved back to version 2" in watch.watch(Home.here(), settings).reason
+    assert (
+        "moved by hand to version 1, moved back to version 2"
+        in watch.watch(Home.here(), settings, settings.watch).reason
+    )
     edits = [text for name, text in provenance.why(Home.here(), 2) if name == "by hand"]
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
@@ -61,15 +70,18 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
         update={"watch": settings.watch.model_copy(update={"alias_edits": "adopt"})}
     )
     client().set_registered_model_alias("daybreak", "champion", "1")
-    assert "moved by hand to version 1, which the ledger adopted" in watch.watch(Home.here(), adopting).reason
+    assert (
+        "moved by hand to version 1, which the ledger adopted"
+        in watch.watch(Home.here(), adopting, adopting.watch).reason
+    )
     assert "to 1: the alias champion was moved by hand" in ledger.commits(Home.here())[0].subject
     assert "to 1: the alias champion was moved by hand)" in dict(provenance.why(Home.here(), 2))["served"]
     assert provenance.why(Home.here(), 1)[-3][1] == edits[0]
     assert serving() == (1, 1)
-    rollback.rollback(Home.here(), settings, to=2, reason="a test")
+    rollback.rollback(Home.here(), settings.register_, to=2, reason="a test")
     client().set_registered_model_alias("daybreak", "champion", "1")
     client().set_model_version_tag("daybreak", "2", "status", "challenger")
-    assert "finished the release of version 2" in watch.watch(Home.here(), reporting).reason
+    assert "finished the release of version 2" in watch.watch(Home.here(), reporting, reporting.watch).reason
     assert serving() == (2, 2)
 
 
@@ -81,10 +93,10 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(settings: Params, home
     compared = replace(newest, verdict=replace(newest.verdict, chain=chain))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch.ledger, "history", lambda home, limit=None: [compared, *before])
-        seen = watch.watch(Home.here(), settings)
+        seen = watch.watch(Home.here(), settings, settings.watch)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
     assert seen.effect is not None and seen.effect < 0  # serving - predecessor
     assert serving() == (1, 1)
-    again = watch.watch(Home.here(), settings)
+    again = watch.watch(Home.here(), settings, settings.watch)
     assert again.outcome == "no data"
     assert serving() == (1, 1)

@@ -15,8 +15,8 @@ from torch import nn
 from daybreak import check, cli, commands, extensions, hooks, runner
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import PlanParams
 from daybreak.contract.record_types import Night, Plan, Tuning
+from daybreak.contract.sections import PlanParams, PlanSections
 from daybreak.evaluation.live_judge import LiveJudge, judge_of
 from daybreak.jobs import reaper
 from daybreak.jobs.escalation import forced
@@ -164,7 +164,7 @@ def test_a_home_that_shares_machines_plans_with_the_share_that_an_extension_give
     def plan() -> Plan:
         backend = ScriptedBackend()
         return plan_stage.plan(
-            home, night(), DATASET, profile(), None, backend=backend, params=given.only(params.PlanSections)
+            home, night(), DATASET, profile(), None, backend=backend, params=given.only(PlanSections)
         )
 
     assert plan().rental.machine == ScriptedBackend().machines()[0].name

@@ -24,7 +24,7 @@ def call(backend, *, night=NIGHT, plan=None, champion=None, params=None, at_s=0.
         plan or nights.plan(),
         champion,
         backend=backend,
-        params=params or nights.make_params(),
+        **nights.sections(params or nights.make_params()),
         clock=lambda: night.started_at.timestamp() + at_s,
         awake=None if awake_s is None else lambda: awake_s,
     )

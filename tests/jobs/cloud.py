@@ -18,8 +18,8 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Night, Placement, Plan, Portion, Rental, Strategy, Training
+from daybreak.contract.sections import Params
 from daybreak.jobs import launcher
 from daybreak.machines.startup import BEFORE_WORK
 from daybreak.storage import jsonl
@@ -231,7 +231,7 @@ class Cloud(Backend):
             try:
                 self.decision = launcher.look_after(Home(Path.cwd()),
                     self.night, nights.dataset(), self.plan, None,
-                    backend=self, params=self.params, clock=lambda: self.now,
+                    backend=self, **nights.sections(self.params), clock=lambda: self.now,
                 )  # fmt: skip
                 self.decided_at = self.now
             except Killed:

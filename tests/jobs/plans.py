@@ -12,8 +12,8 @@ from typing import Any
 
 from daybreak.contract import params
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Night, Plan
+from daybreak.contract.sections import Params
 from daybreak.planning.planner import plan
 from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
 from daybreak.prediction.measurements import StepSetting

@@ -10,12 +10,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from daybreak.contract.backend import OutOfTime
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.params import Plug
 from daybreak.contract.record_types import Night
+from daybreak.contract.sections import Plug
 from daybreak.contract.workload import make_model, write_state
 from daybreak.jobs import launcher, observed_job
 from daybreak.jobs.collector import MODEL
-from daybreak.jobs.launcher import JOBS, recipe_of
+from daybreak.jobs.launcher import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.registry.weights import load_model
 from daybreak.training import checkpoint
@@ -35,7 +35,7 @@ PLACEMENT = observed_job.first(nights.plan(), train_until=NIGHT.train_until, con
 
 def submitted(night: Night) -> tuple[Recipe, Path]:
     """What the worker of a job that was submitted is told, and the job's folder."""
-    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.make_params())
+    recipe = nights.recipe_of(night, nights.dataset(), nights.plan(), None, nights.make_params())
     path = JOBS / launcher.name_of(recipe, PLACEMENT.rental, num_workers=1)
     path.mkdir(parents=True)
     asked = JobAttempts(path)
@@ -91,7 +91,7 @@ def test_the_model_of_a_checkpoint_is_loaded_though_it_is_made_from_what_fit_has
     params = nights.make_params().model_copy(update={"workload": payments})
     fitted = {"edges": np.array([[0.0, 1.0, 2.0]]), "values_mcc": np.array(["4111", "5411"])}
     write_state(Path("data/arrays"), fitted)
-    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
+    recipe = nights.recipe_of(night, nights.dataset(), nights.plan(), None, params)
     weights = make_model(Payments(), fitted).state_dict()
     path = JOBS / launcher.name_of(recipe, PLACEMENT.rental, num_workers=1)
     state = TrainingState(tensors={"model": weights}, scalars={"num_updates": 10})
@@ -118,7 +118,7 @@ def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_p
     params = params.model_copy(
         update={"train": params.train.model_copy(update={"checkpoints": str(tmp_path / "copies")})}
     )
-    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
+    recipe = nights.recipe_of(night, nights.dataset(), nights.plan(), None, params)
     state = TrainingState(
         tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10}
     )
@@ -142,7 +142,7 @@ def test_where_the_storage_of_copies_fails_by_an_error_of_its_own_the_checkpoint
     params = params.model_copy(
         update={"train": params.train.model_copy(update={"checkpoints": "memory://copies"})}
     )
-    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
+    recipe = nights.recipe_of(night, nights.dataset(), nights.plan(), None, params)
     path = JOBS / launcher.name_of(recipe, PLACEMENT.rental, num_workers=1)
     state = TrainingState(tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 10})
     checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)

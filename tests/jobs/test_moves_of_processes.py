@@ -13,8 +13,8 @@ from daybreak.contract import records
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import NotYet
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import Plug
 from daybreak.contract.record_types import LOCAL, Placement, Rental, Size, Training
+from daybreak.contract.sections import Plug
 from daybreak.jobs import launcher
 from daybreak.storage.home import Home
 from daybreak.training.gpus import MACHINE
@@ -109,7 +109,13 @@ def trained(
             time.sleep(0.5)
             try:
                 training = launcher.train(
-                    Home(Path.cwd()), night, nights.dataset(), planned, None, backend=backend, params=params
+                    Home(Path.cwd()),
+                    night,
+                    nights.dataset(),
+                    planned,
+                    None,
+                    backend=backend,
+                    **nights.sections(params),
                 )
             except NotYet:
                 continue

@@ -10,7 +10,6 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.record_types import Champion, Placement, Portion, Rental, Size
 from daybreak.jobs import launcher, observed_job
-from daybreak.jobs.launcher import recipe_of
 from daybreak.training.recipe import name_of
 from tests.jobs.calls import NIGHT
 from tests.training import nights
@@ -28,10 +27,12 @@ pytestmark = pytest.mark.usefixtures("folder")
 )
 def test_the_interval_may_be_made_anew_by_how_long_machines_live(rental, hours):
     plan = replace(nights.plan(), rental=rental)
-    recipe = recipe_of(NIGHT, nights.dataset(), plan, None, nights.make_params(checkpoint_every_s=None))
+    recipe = nights.recipe_of(
+        NIGHT, nights.dataset(), plan, None, nights.make_params(checkpoint_every_s=None)
+    )
     assert recipe.mean_time_to_loss_s == pytest.approx(hours * 3600)
     assert recipe.checkpoint_every_s == plan.checkpoint_every_s
-    fixed = recipe_of(NIGHT, nights.dataset(), plan, None, nights.make_params(checkpoint_every_s=7))
+    fixed = nights.recipe_of(NIGHT, nights.dataset(), plan, None, nights.make_params(checkpoint_every_s=7))
     assert (fixed.checkpoint_every_s, fixed.mean_time_to_loss_s) == (7, None)
 
 
@@ -39,14 +40,18 @@ def test_the_interval_may_be_made_anew_by_how_long_machines_live(rental, hours):
 def test_training_leaves_the_time_that_the_decision_needs(after_s, earlier_s):
     """The night gives a minute to what follows training."""
     after = (Portion(name="evaluation", expected_s=after_s, expected_usd=0.0),)
-    made = recipe_of(NIGHT, nights.dataset(), replace(nights.plan(), after=after), None, nights.make_params())
+    made = nights.recipe_of(
+        NIGHT, nights.dataset(), replace(nights.plan(), after=after), None, nights.make_params()
+    )
     assert made.train_until == NIGHT.train_until - timedelta(seconds=earlier_s)
 
 
 def test_samples_that_are_bought_beyond_the_recipe_lengthen_the_schedule_in_batches_of_its_size_too():
     longer = replace(nights.plan(num_samples=8000), base_samples=6000)
     params = nights.make_params()
-    recipes = [recipe_of(NIGHT, nights.dataset(), plan, None, params) for plan in (nights.plan(), longer)]
+    recipes = [
+        nights.recipe_of(NIGHT, nights.dataset(), plan, None, params) for plan in (nights.plan(), longer)
+    ]
     assert [recipe.base_samples for recipe in recipes] == [3000, 6000]
 
 
@@ -64,13 +69,13 @@ def champion() -> Champion:
 def test_a_warm_start_has_seen_what_the_weights_have_that_it_begins_with(champion, is_cold, last_day):
     """A champion that was refitted on held-out days has seen later ones than tonight's training split has."""
     params = nights.make_params(cold_every=1 if is_cold else 7)
-    made = recipe_of(nights.night(), nights.dataset(), nights.plan(), champion, params)
+    made = nights.recipe_of(nights.night(), nights.dataset(), nights.plan(), champion, params)
     assert (bool(made.warm_from), made.last_day) == (not is_cold, last_day)
 
 
 def warm(champion: Champion | None, *, day: date = date(2026, 1, 2), **arguments) -> bool:
     params = nights.make_params(**arguments)
-    recipe = recipe_of(nights.night(day=day), nights.dataset(), nights.plan(), champion, params)
+    recipe = nights.recipe_of(nights.night(day=day), nights.dataset(), nights.plan(), champion, params)
     return bool(recipe.warm_from)
 
 
@@ -83,7 +88,7 @@ def test_training_starts_from_the_champion_except_every_so_many_nights(champion)
 
 
 def test_an_update_of_daybreak_makes_another_job_that_goes_on_from_the_same_checkpoints():
-    recipe = recipe_of(NIGHT, nights.dataset(), nights.plan(), None, nights.make_params())
+    recipe = nights.recipe_of(NIGHT, nights.dataset(), nights.plan(), None, nights.make_params())
     updated = replace(recipe, frame_digest="another")
     assert recipe.frame_digest
     assert recipe.identity == updated.identity
@@ -100,7 +105,7 @@ def test_a_placement_brings_its_own_passes_and_batch_sizes_and_none_makes_anothe
         micro_batch_size=4, sizes=slow,
     )  # fmt: skip
     recipe, stays = (
-        recipe_of(NIGHT, nights.dataset(), each, None, nights.make_params())
+        nights.recipe_of(NIGHT, nights.dataset(), each, None, nights.make_params())
         for each in (plan, replace(plan, sizes=()))
     )
     assert (recipe.on(placement).micro_batch_size, recipe.on(placement).sizes) == (4, slow)

@@ -31,7 +31,7 @@ class Hosts:
         with chdir(self.folder / host), pytest.raises(NotYet) as refusal:
             launcher.look_after(Home(Path.cwd()),
                 self.cloud.night, nights.dataset(), self.cloud.plan, None,
-                backend=self.cloud, params=PARAMS, clock=lambda: self.cloud.now,
+                backend=self.cloud, **nights.sections(PARAMS), clock=lambda: self.cloud.now,
             )  # fmt: skip
         return str(refusal.value)
 

@@ -11,6 +11,7 @@ import pytest
 from daybreak import runner
 from daybreak.contract import records
 from daybreak.contract.record_types import Champion, Night, RecipeTest, Release, Verdict, Version
+from daybreak.contract.sections import Params
 from daybreak.registry import lineage
 from daybreak.storage import checkout, ledger
 from daybreak.storage.home import Home
@@ -33,6 +34,10 @@ def closed(night: Night, verdict: Verdict, release: Release | None = None) -> No
     ledger.commit_night(Home.here(), night, message=verdict.action)
 
 
+def recipe_of(params: Params) -> str:
+    return lineage.recipe(params.workload, params.train)
+
+
 @pytest.fixture
 def under_test(repository: Path, commit: Callable[[str], str]) -> Callable[..., str]:
     """Two nights: one promotes, the next one tests an edited recipe; returns the first night's commit."""
@@ -42,7 +47,7 @@ def under_test(repository: Path, commit: Callable[[str], str]) -> Callable[..., 
         path.write_text(path.read_text().replace("tests.fakes:Nothing", WORKLOAD))
         before = commit("The champion's recipe")
         night = opened(repository, 0)
-        made_by = {"recipe": champions or lineage.recipe(Home.here().params)}
+        made_by = {"recipe": champions or recipe_of(Home.here().params)}
         release = Release(version=1, replaced=0, night=night.id, lineage=made_by)
         closed(night, Verdict(action="promote", champion=0, challenger=1, reason="better"), release)
         os.chdir(repository)
@@ -50,12 +55,12 @@ def under_test(repository: Path, commit: Callable[[str], str]) -> Callable[..., 
         commit("An edit")
         night = opened(repository, 1, trigger="schedule")
         asked = Home.here().params
-        records.write(lineage.ingredients(asked), records.RUN)
+        records.write(lineage.ingredients(asked.workload, asked.train), records.RUN)
         records.write(
             Version(name="m", number=2, night=night.id, data_digest="", model_digest="", run_id=""),
             records.RUN,
         )
-        tested = lineage.recipe(asked)
+        tested = recipe_of(asked)
         test = RecipeTest(recipe=tested, against=made_by["recipe"], days=(night.day,), least_nights=7)
         waiting = Verdict(action="reject", champion=1, challenger=2, reason="1 night", recipe=tested)
         closed(night, replace(waiting, recipe_test=test))
@@ -73,7 +78,7 @@ def test_the_next_night_of_the_schedule_is_the_champions(
     assert (night.code_commit, night.budget_usd) == (before, 7)
     assert champion.candidate
     assert (champion.candidate.version, champion.candidate.night) == (2, "n1")
-    assert lineage.recipe(Home.here().params_of(Path.cwd())) == champion.lineage["recipe"]
+    assert recipe_of(Home.here().params_of(Path.cwd())) == champion.lineage["recipe"]
 
 
 @pytest.mark.parametrize(

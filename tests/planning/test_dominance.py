@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.params import PlanParams
+from daybreak.contract.sections import PlanParams
 from daybreak.machines.catalog import local, rented
 from daybreak.planning.candidates import TrainingTask, candidates, line_of
 from daybreak.planning.search import Candidate, PlanLimits, relax, search

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from daybreak.contract.errors import PlanError
-from daybreak.contract.params import PlanParams, TrainParams
+from daybreak.contract.sections import PlanParams, TrainParams
 from tests.planning.jobs import DATASET, profile
 from tests.planning.test_planner import planned
 

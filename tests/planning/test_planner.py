@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from benchmarks.catalogs import agreement
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PlanError
-from daybreak.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
+from daybreak.contract.params import check
 from daybreak.contract.record_types import Champion, Line, Plan, Rental, Tuning
 from daybreak.contract.records import dumps, loads
+from daybreak.contract.sections import Params, PlanParams, ProfileParams, TrainParams
 from daybreak.extensions.spot.states import Place
 from daybreak.extensions.spot.steering import place, zone_of
 from daybreak.machines import catalog

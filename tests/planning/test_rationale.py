@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.record_types import Plan
+from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.planning.planner import plan
 from daybreak.planning.rationale import around, picture, rationale, rows
 from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update

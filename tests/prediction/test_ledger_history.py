@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.record_types import Evaluation, Live, Night, Plan, Profile, Taken, Training, Verdict
+from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
 from daybreak.planning import planner
 from daybreak.planning.plan_stage import plan

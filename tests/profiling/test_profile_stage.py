@@ -13,8 +13,8 @@ import pytest
 from daybreak.contract import params, records
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.errors import JobError, ParamsError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Profile
+from daybreak.contract.sections import Params
 from daybreak.machines import this_machine
 from daybreak.profiling import profile_stage, short_job
 from daybreak.storage.home import Home
@@ -74,12 +74,15 @@ def make_params(
 
 
 def call(backend: Backend, night=NIGHT, *, params=None, num_samples=1000) -> Profile:
+    asked = params or make_params()
     return profile_stage.profile(
         Home.here(),
         night,
         replace(jobs.DATASET, num_samples=num_samples),
         backend=backend,
-        params=params or make_params(),
+        plug=asked.workload,
+        params=asked.profile,
+        train=asked.train,
     )
 
 
@@ -184,9 +187,7 @@ def test_the_same_code_in_the_folder_of_another_night_is_the_same(backend, tmp_p
         monkeypatch.syspath_prepend(folder)
         monkeypatch.delitem(sys.modules, "own_job", raising=False)
         assert Path(importlib.import_module("own_job").__file__ or "") == own
-        profile_stage.profile(
-            Home.here(), night, jobs.DATASET, backend=backend, params=make_params(workload="own_job:Own")
-        )
+        call(backend, night, params=make_params(workload="own_job:Own"))
     assert len(backend.jobs) == 1
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.records import dumps, loads
+from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.profiling.profiler import profile
 from daybreak.profiling.tuner import variants
 from daybreak.storage.home import Home

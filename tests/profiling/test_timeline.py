@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Tuning
+from daybreak.contract.sections import TrainParams
 from daybreak.profiling.ab_timing import Variant
 from daybreak.profiling.timeline import timeline
 from tests.fakes import LineWorkload, write_curve

@@ -214,7 +214,7 @@ def test_the_same_code_is_imported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "use", ["subprocess:Popen", "os:system", "team.other:W", "daybreak.contract.params:Plug"]
+    "use", ["subprocess:Popen", "os:system", "team.other:W", "daybreak.contract.sections:Plug"]
 )
 def test_a_workload_that_the_version_does_not_carry_is_not_resolved(tmp_path: Path, use: str) -> None:
     folder = version(tmp_path / use, base=1, use=use)

@@ -8,8 +8,8 @@ import pytest
 
 from daybreak import cli
 from daybreak.contract import params
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Ingredients
+from daybreak.contract.sections import Params
 from daybreak.registry import lineage
 from daybreak.registry.lineage import differences, is_declared_equal, is_refresh, recipe
 from daybreak.storage import branch, ledger, ledger_notes
@@ -37,16 +37,17 @@ def test_an_edit_that_changes_nothing_is_declared_so_with_a_reason(
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert champion is not None
     tonight = params.load(tmp_path)
-    assert not is_refresh(champion, tonight)
-    assert not is_declared_equal(Home.here(), champion, tonight)
+    asked = tonight.workload, tonight.train
+    assert not is_refresh(champion, *asked)
+    assert not is_declared_equal(Home.here(), champion, *asked)
     assert cli.main(["same-recipe", "--reason", "a comment was added"]) == 0
     said = f"the recipe was declared to be that of version {champion.version}: a comment was added"
     assert said in capsys.readouterr().out
     assert [note.text for note in ledger_notes.read(Home.here())] == [said]
-    assert is_declared_equal(Home.here(), champion, tonight)
+    assert is_declared_equal(Home.here(), champion, *asked)
     use = {"use": "daybreak.examples.shop.regression:Regression", "hidden": 64}
     wider = params.check({"source": "a.b:C", "backend": "a.b:C", "workload": use})
-    assert not is_declared_equal(Home.here(), champion, wider)
+    assert not is_declared_equal(Home.here(), champion, wider.workload, wider.train)
 
 
 def test_files_and_values_that_make_another_recipe_are_named() -> None:
@@ -84,9 +85,9 @@ def test_the_default_recipe_stays_what_it_was_so_that_an_upgrade_goes_on_refresh
         parts = (tonight.workload.model_dump_json(), train, source_digest(use))
         return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
 
-    assert recipe(tonight) == digest(TRAIN)
+    assert recipe(tonight.workload, tonight.train) == digest(TRAIN)
     threads = tonight.train.model_copy(update={"threads": "auto"})
-    assert recipe(tonight.model_copy(update={"train": threads})) != recipe(tonight)
+    assert recipe(tonight.workload, threads) != recipe(tonight.workload, tonight.train)
     monkeypatch.setattr(lineage, "ADDED", ("threads",))  # as if a later release had added it
-    assert recipe(tonight) == digest(TRAIN.replace('"threads":"fixed",', ""))
-    assert recipe(tonight.model_copy(update={"train": threads})) == digest(TRAIN.replace("fixed", "auto"))
+    assert recipe(tonight.workload, tonight.train) == digest(TRAIN.replace('"threads":"fixed",', ""))
+    assert recipe(tonight.workload, threads) == digest(TRAIN.replace("fixed", "auto"))

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import (
     Version,
 )
+from daybreak.contract.sections import Params
 from daybreak.evaluation.scores import read_scores
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home

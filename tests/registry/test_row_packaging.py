@@ -15,8 +15,8 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.params import SmokeTestParams
 from daybreak.contract.record_types import Version
+from daybreak.contract.sections import SmokeTestParams
 from daybreak.evaluation.scores import read_scores, with_prefix
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.registry import carried_code

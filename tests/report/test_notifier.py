@@ -21,8 +21,8 @@ from aiosmtpd.smtp import Envelope
 
 from daybreak import cli, commands, runner
 from daybreak.contract import params, records
-from daybreak.contract.params import NotifyEvent
 from daybreak.contract.record_types import Evaluation, Event, EventKind, Night, Version
+from daybreak.contract.sections import NotifyEvent
 from daybreak.gate import judge
 from daybreak.report import notifier, publisher
 from daybreak.rollout import rollback
@@ -66,7 +66,7 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     go(home, 1, 1.0)
     go(home, 2, -3.0)
     os.chdir(home)
-    rollback.rollback(Home.here(), params.load(Path()), steps=1, reason="complaints", by="ann")
+    rollback.rollback(Home.here(), params.load(Path()).register_, steps=1, reason="complaints", by="ann")
     for _ in range(2):
         publisher.publish_home(Home.here())  # as the hourly watch does, in case whoever made it was killed
     late, first, _, second, _, refused, back = heard()
@@ -379,7 +379,7 @@ def test_after_a_rollback_board_status_and_report_show_it(
     go(home, 1, 1.0)
     os.chdir(home)
     caplog.set_level("INFO")
-    rollback.rollback(Home.here(), params.load(Path()), steps=1, reason="complaints")
+    rollback.rollback(Home.here(), params.load(Path()).register_, steps=1, reason="complaints")
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["status"]) == 0
     out = capsys.readouterr().out

@@ -9,8 +9,8 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import records
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Night, Release, Verdict, Version
+from daybreak.contract.sections import Params
 from daybreak.extensions.lineage import open_lineage
 from daybreak.report import links, notifier, page, publisher, version_page
 from daybreak.rollout import ledger_copy, rollback
@@ -125,7 +125,7 @@ def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
     page = home / "nights" / night.id / links.PAGE
     assert ">Roll back<" in page.read_text()
     os.chdir(home)
-    rollback.rollback(Home.here(), settings, reason="customers complain")
+    rollback.rollback(Home.here(), settings.register_, reason="customers complain")
     publisher.publish_home(Home.here())
     kept = (files_of_version(home, version.number).parent / links.PAGE.name).read_text()
     for text in (page.read_text(), kept):

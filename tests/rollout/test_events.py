@@ -54,8 +54,8 @@ def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_
     assert judge(home, 2, -3.0) == "reject"
     close_night()
     os.chdir(home)
-    rollback.rollback(Home.here(), params.load(Path()), steps=1, reason="complaints", by="ann")
-    rollback.rollback(Home.here(), params.load(Path()), to=2, reason="better than none")
+    rollback.rollback(Home.here(), params.load(Path()).register_, steps=1, reason="complaints", by="ann")
+    rollback.rollback(Home.here(), params.load(Path()).register_, to=2, reason="better than none")
     forth, back, refused, second, first = ledger.history(Home.here())
     assert first.events == promoted
     assert second.events and second.events.events[-1].version == 2

@@ -12,8 +12,8 @@ import pytest
 from daybreak import commands
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ParamsError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Approval, Champion, Evaluation, Hold, Night, Verdict, Version
+from daybreak.contract.sections import Params
 from daybreak.gate import judge, review
 from daybreak.rollout import hold, promote, rollback
 from daybreak.rollout.hold import InForce
@@ -47,7 +47,7 @@ def taken_back(home: Path, release: Any, settings: Params) -> Params:
     for number in range(2):
         release(number, 0.9)
     os.chdir(home)
-    assert rollback.rollback(Home.here(), settings, reason=WHY, by="ann").version == 1
+    assert rollback.rollback(Home.here(), settings.register_, reason=WHY, by="ann").version == 1
     return settings
 
 
@@ -89,9 +89,9 @@ def test_a_person_who_approves_ends_the_hold(taken_back: Params, home: Path) -> 
     verdict = judge_night()
     given = records.read(Night, records.RUN), records.read(Version, records.RUN), verdict
     said = review.approve(Home.here(), *given, by="ann")
-    made = promote.promote(
-        *given, records.read(Champion, records.RUN), params.load(Path()), approval=said, home=Home.here()
-    )
+    loaded, champion = params.load(Path()), records.read(Champion, records.RUN)
+    recipe = {"workload": loaded.workload, "train": loaded.train}
+    made = promote.promote(*given, champion, **recipe, approval=said, home=Home.here())
     assert (made.version, held()) == (3, [])
 
 
@@ -115,7 +115,7 @@ def test_a_hold_lasts_for_as_many_days_as_asked_and_watch_leaves_none(
     for number in range(3):
         release(number, 0.9)
     os.chdir(home)
-    rollback.rollback(Home.here(), settings, reason=WHY, hold_days=2)
+    rollback.rollback(Home.here(), settings.register_, reason=WHY, hold_days=2)
     (recipe,) = held()[0].recipes
     last = FIRST + timedelta(days=4)
     assert [held()[0].until, held()[0].versions] == [last, (3,)]
@@ -123,7 +123,7 @@ def test_a_hold_lasts_for_as_many_days_as_asked_and_watch_leaves_none(
     assert hold.on(Home.here(), {recipe}, day=last + timedelta(days=1)) == []
     assert hold.on(Home.here(), {"another"}, day=last) == []
     commands.lift(Home.here(), reason="a test")
-    rollback.rollback(Home.here(), settings, reason="proven worse", by="watch", hold_days=0)
+    rollback.rollback(Home.here(), settings.register_, reason="proven worse", by="watch", hold_days=0)
     assert held() == []
 
 
@@ -133,10 +133,10 @@ def test_a_second_rollback_to_the_same_version_leaves_the_first_hold_and_one_to_
     for number in range(3):
         release(number, 0.9)
     os.chdir(home)
-    rollback.rollback(Home.here(), settings, reason=WHY)  # to version 2
-    rollback.rollback(Home.here(), settings, reason=WHY, to=1, hold_days=1)
+    rollback.rollback(Home.here(), settings.register_, reason=WHY)  # to version 2
+    rollback.rollback(Home.here(), settings.register_, reason=WHY, to=1, hold_days=1)
     assert [(one.versions, one.until is None) for one in held()] == [((2,), False), ((3,), True)]
-    rollback.rollback(Home.here(), settings, reason="it was version 2 alone", to=3)
+    rollback.rollback(Home.here(), settings.register_, reason="it was version 2 alone", to=3)
     assert [one.versions for one in held()] == [(2,)]  # and none of version 1, which nobody rejected
 
 
@@ -146,11 +146,11 @@ def test_what_watch_takes_back_and_what_serves_again_by_it_is_not_held(
     for number in range(3):
         release(number, 0.9)
     os.chdir(home)
-    rollback.rollback(Home.here(), settings, reason=WHY)  # to version 2
-    rollback.rollback(Home.here(), settings, reason="proven worse", by="watch", hold_days=0)
+    rollback.rollback(Home.here(), settings.register_, reason=WHY)  # to version 2
+    rollback.rollback(Home.here(), settings.register_, reason="proven worse", by="watch", hold_days=0)
     assert [one.versions for one in held()] == [(3,)]
     with pytest.raises(ParamsError, match="--hold-days 4000000 is not -1, until lifted, nor a number"):
-        rollback.rollback(Home.here(), settings, reason=WHY, to=3, hold_days=4_000_000)
+        rollback.rollback(Home.here(), settings.register_, reason=WHY, to=3, hold_days=4_000_000)
 
 
 def test_a_recipe_that_was_declared_the_same_is_held_too(taken_back: Params) -> None:
@@ -225,5 +225,5 @@ def test_whatever_people_and_nights_do_in_turn_no_word_is_overruled(
             assert weight == 1.0 and before and verdict_of(number).low > 0
         os.chdir(home)
         if made and draw.random() < 0.6:
-            rollback.rollback(Home.here(), settings, reason=WHY, by="ann")
+            rollback.rollback(Home.here(), settings.register_, reason=WHY, by="ann")
             assert held()

@@ -12,8 +12,8 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, NothingToDo, ReleaseError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Night, Release, Version
+from daybreak.contract.sections import Params
 from daybreak.extensions.care import audit
 from daybreak.extensions.care.drill import drill
 from daybreak.extensions.router.routers import Routers
@@ -169,13 +169,13 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
         heard.write_text("")
         with killing(at) as killer:
             try:
-                rollback.rollback(Home.here(), settings, reason="a test")
+                rollback.rollback(Home.here(), settings.register_, reason="a test")
             except Killed:
                 pass
             else:
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
-            rollback.rollback(Home.here(), settings, to=1, reason="a test")
+            rollback.rollback(Home.here(), settings.register_, to=1, reason="a test")
         publisher.publish_home(Home.here())  # as the runner does then
         assert heard.read_text().count("version 1 serves again in place of version 2") == 1, killer.steps
         assert standing(shelf) == (1, 1, 1, 1), killer.steps

@@ -11,7 +11,8 @@ from threading import Event, Thread
 import pytest
 
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.params import Params, load
+from daybreak.contract.params import load
+from daybreak.contract.sections import Params
 from daybreak.extensions.care import audit
 from daybreak.extensions.care.restore import restore
 from daybreak.rollout import ledger_copy
@@ -64,15 +65,15 @@ def test_what_is_pushed_brings_a_ledger_back_that_git_here_has_lost(
     subprocess.run(["git", "update-ref", "-d", branch.BRANCH], check=True)
     subprocess.run(["git", "gc", "--quiet", "--prune=now"], check=True)
     with pytest.raises(ReleaseError, match=f"has the branch nights at {tip[:9]}; but the ledger"):
-        expect_ledger(Home.here(), params, opens=True)
-    lines = list(restore(Home.here(), params))
+        expect_ledger(Home.here(), params.register_, opens=True)
+    lines = list(restore(Home.here(), params.register_))
     assert not branch.ledger_tip(Home.here())
     assert f"remote {tmp_path / 'bare'}: {tip[:9]}, night 2025-01-12" in "\n".join(lines)
     assert "2 entries" in "\n".join(lines)
-    list(restore(Home.here(), params, yes=True))
+    list(restore(Home.here(), params.register_, yes=True))
     assert branch.ledger_tip(Home.here()) == tip
     with pytest.raises(NothingToDo):
-        list(restore(Home.here(), params, yes=True))
+        list(restore(Home.here(), params.register_, yes=True))
 
 
 def test_a_branch_that_was_cut_back_is_proposed_as_its_reflog_has_it(home: Path, params: Params) -> None:
@@ -81,7 +82,7 @@ def test_a_branch_that_was_cut_back_is_proposed_as_its_reflog_has_it(home: Path,
     close(3, after=tip)  # loses no race: it is undone by hand, and was the newest
     newest = branch.ledger_tip(Home.here())
     subprocess.run(["git", "update-ref", branch.BRANCH, first], check=True)
-    lines = list(restore(Home.here(), params, yes=True))
+    lines = list(restore(Home.here(), params.register_, yes=True))
     assert branch.ledger_tip(Home.here()) == newest
     assert lines[1].startswith(f"git here: {newest[:9]}, night 2025-01-13")
     assert "version 1 serves" in lines[0]
@@ -98,7 +99,7 @@ def test_what_a_named_remote_that_is_away_had_is_proposed(home: Path, tmp_path: 
     words = ["-d", branch.BRANCH] if cut == "deleted" else [branch.BRANCH, first]
     subprocess.run(["git", "update-ref", *words], check=True)
     (tmp_path / "bare").rename(tmp_path / "away")
-    lines = list(restore(Home.here(), load(home), yes=True))
+    lines = list(restore(Home.here(), load(home).register_, yes=True))
     assert lines[1].startswith(f"git here: {tip[:9]}, night 2025-01-12")
     assert branch.ledger_tip(Home.here()) == tip
     assert branch.lost(Home.here()) == []
@@ -111,7 +112,7 @@ def test_a_night_that_lost_its_race_is_not_what_is_restored(home: Path, params: 
     close(4, after=tip)  # newer, and as long
     subprocess.run(["git", "update-ref", branch.BRANCH, won], check=True)
     subprocess.run(["git", "update-ref", branch.BRANCH, tip], check=True)
-    list(restore(Home.here(), params, yes=True))
+    list(restore(Home.here(), params.register_, yes=True))
     assert branch.ledger_tip(Home.here()) == won
 
 
@@ -125,7 +126,7 @@ def test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten(
     assert copy
     assert copy.state == "ahead"
     with pytest.raises(ReleaseError, match=f"which follows the ledger's {first[:9]}"):
-        expect_ledger(Home.here(), params, opens=True)
+        expect_ledger(Home.here(), params.register_, opens=True)
     close(5, after=first)  # as a ledger whose newest entry was rewritten
     copy = ledger_copy.push(Home.here())
     assert copy
@@ -133,10 +134,10 @@ def test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten(
     assert pushed(tmp_path) == tip
     assert "is not part of the ledger" in caplog.text
     with pytest.raises(ReleaseError, match="is not part of the ledger"):
-        expect_ledger(Home.here(), params, opens=True)
+        expect_ledger(Home.here(), params.register_, opens=True)
     assert [(check.name, check.ok) for check in audit._copy(Home.here())] == [("pushed ledger", False)]
     assert "1 entries of today's ledger are not in it" in "\n".join(
-        restore(Home.here(), params, commit=tip, yes=True)
+        restore(Home.here(), params.register_, commit=tip, yes=True)
     )
     assert branch.ledger_tip(Home.here()) == tip
 
@@ -178,4 +179,4 @@ def test_a_remote_that_is_silent_or_asks_for_a_password_holds_no_night(
     assert copy.state == "no answer"
     assert time.monotonic() - began < 300
     assert "the ledger is not pushed" in caplog.text
-    expect_ledger(Home.here(), load(home), opens=True)  # the night goes on
+    expect_ledger(Home.here(), load(home).register_, opens=True)  # the night goes on

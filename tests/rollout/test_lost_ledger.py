@@ -10,8 +10,8 @@ import pytest
 from daybreak import cli, runner
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, NothingToDo, ReleaseError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Evaluation, Night, Version
+from daybreak.contract.sections import Params
 from daybreak.extensions.care.restore import restore
 from daybreak.gate import judge
 from daybreak.report import publisher
@@ -81,7 +81,7 @@ def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
     subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     for opens in (False, True):
         with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
-            expect_ledger(Home.here(), settings, opens=opens)
+            expect_ledger(Home.here(), settings.register_, opens=opens)
 
 
 def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused(
@@ -94,7 +94,7 @@ def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused
     publisher.publish_closed(Home.here())  # as `close` does
     subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):
-        expect_ledger(Home.here(), settings)
+        expect_ledger(Home.here(), settings.register_)
 
 
 def test_a_commit_that_only_mlflow_names_is_shown_and_taken_only_by_name(
@@ -105,9 +105,9 @@ def test_a_commit_that_only_mlflow_names_is_shown_and_taken_only_by_name(
     subprocess.run(["git", "branch", "kept", tip], cwd=home, check=True)  # so that it is not unreachable
     subprocess.run(["git", "update-ref", "-d", branch.BRANCH], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"only MLflow names .* --commit {tip} --yes"):
-        list(restore(Home.here(), settings, yes=True))
+        list(restore(Home.here(), settings.register_, yes=True))
     assert not branch.ledger_tip(Home.here())
-    lines = list(restore(Home.here(), settings, commit=tip, yes=True))
+    lines = list(restore(Home.here(), settings.register_, commit=tip, yes=True))
     assert branch.ledger_tip(Home.here()) == tip
     assert f"MLflow, by version 1: {tip[:9]}, night 2025-01-10" in "\n".join(lines)
 
@@ -121,25 +121,25 @@ def test_a_remote_that_has_the_ledger_is_named(
     monkeypatch.setenv("DAYBREAK_HOME", str(clone))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")
     with pytest.raises(ReleaseError, match="the remote origin has the branch nights at"):
-        expect_ledger(Home.here(), settings)
+        expect_ledger(Home.here(), settings.register_)
     assert not (tmp_path / "another.db").exists()
-    assert "remote origin: " in "\n".join(restore(Home.here(), settings, yes=True))
+    assert "remote origin: " in "\n".join(restore(Home.here(), settings.register_, yes=True))
     with pytest.raises(JobError, match=r"another[.]db, the database of MLflow, is missing"):
-        expect_ledger(Home.here(), settings, opens=True)
+        expect_ledger(Home.here(), settings.register_, opens=True)
     assert not (tmp_path / "another.db").exists()
 
 
 def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(
     home: Path, release: Any, settings: Params
 ) -> None:
-    expect_ledger(Home.here(), settings)
+    expect_ledger(Home.here(), settings.register_)
     release(0, 0.2)
     release(1, 1.0)
     from daybreak.storage.mlflow_client import session
 
     with session(Home.here()) as client:
         client.set_registered_model_alias("daybreak", "champion", "1")
-    expect_ledger(Home.here(), settings)
+    expect_ledger(Home.here(), settings.register_)
 
 
 def test_a_ledger_whose_champion_has_no_files_is_not_restored_without_a_word(
@@ -147,5 +147,5 @@ def test_a_ledger_whose_champion_has_no_files_is_not_restored_without_a_word(
 ) -> None:
     shutil.rmtree(files_of_version(home_of_two, 2))
     subprocess.run(["git", "update-ref", branch.BRANCH, f"{branch.BRANCH}~1"], cwd=home_of_two, check=True)
-    said = "\n".join(restore(Home.here(), settings))
+    said = "\n".join(restore(Home.here(), settings.register_))
     assert "look at this first: version 2 would serve, and the files of models:/daybreak/2" in said

@@ -30,7 +30,8 @@ ANSWER = Approval(
 def promoted(
     verdict: Verdict, *, champion: Champion | None = CHAMPION, approval: Approval | None = None
 ) -> None:
-    promote(NIGHT, VERSION, verdict, champion, PARAMS, approval=approval, home=Home.here())
+    recipe = {"workload": PARAMS.workload, "train": PARAMS.train}
+    promote(NIGHT, VERSION, verdict, champion, **recipe, approval=approval, home=Home.here())
 
 
 def test_what_the_gate_rejects_stays_out() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, NothingToDo, ReleaseError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import (
     Champion,
     Evaluation,
@@ -19,6 +18,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
+from daybreak.contract.sections import Params
 from daybreak.gate import judge
 from daybreak.rollout import promote
 from daybreak.storage import branch, ledger
@@ -88,12 +88,13 @@ def test_of_two_nights_one_wins_and_the_other_changes_nothing(home: Path) -> Non
 def test_records_of_another_version_or_model_are_refused(home: Path, release: Any, settings: Params) -> None:
     release(0, 1.0)
     verdict, version = records.read(Verdict, records.RUN), records.read(Version, records.RUN)
+    night, recipe = records.read(Night, records.RUN), {"workload": settings.workload, "train": settings.train}
     other = Version(**{**vars(version), "number": 7})
     with pytest.raises(ReleaseError, match="verdict is on version 1 against 0, but tonight's is 7"):
-        promote.promote(records.read(Night, records.RUN), other, verdict, None, settings, home=Home.here())
+        promote.promote(night, other, verdict, None, **recipe, home=Home.here())
     stale = Verdict(**{**vars(verdict), "action": "reject"})
     with pytest.raises(NothingToDo, match="the champion stays"):
-        promote.promote(records.read(Night, records.RUN), version, stale, None, settings, home=Home.here())
+        promote.promote(night, version, stale, None, **recipe, home=Home.here())
     before, evaluation = records.read(Training, records.RUN), records.read(Evaluation, records.RUN)
     unlike = replace(evaluation, model_digest="other")
     with pytest.raises(ReleaseError, match="evaluated other; run evaluate"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.record_types import Night, Release
+from daybreak.contract.sections import NightParams, RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout.prune import needed, prune
 from daybreak.rollout.rollback import steps_back
@@ -123,17 +124,17 @@ def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-def sections(**night: float) -> params.Params:
+def sections(**night: float) -> tuple[NightParams, RegisterParams]:
     loaded = params.load(Path())
-    return loaded.model_copy(update={"night": loaded.night.model_copy(update={"keep": 1, **night})})
+    return loaded.night.model_copy(update={"keep": 1, **night}), loaded.register_
 
 
 @pytest.mark.slow
 def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) -> None:
     before = cached()
-    planned = list(prune(Home.here(), sections(keep_days=35), dry_run=True))
+    planned = list(prune(Home.here(), *sections(keep_days=35), dry_run=True))
     assert cached() == before
-    freed = list(prune(Home.here(), sections(keep_days=35)))
+    freed = list(prune(Home.here(), *sections(keep_days=35)))
     assert freed == planned
     assert [one.num for one in freed[1:]] == [6, 3]  # a file and a folder of each of three nights
     old = {
@@ -146,7 +147,7 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
         assert tags == {1: True, 2: True, 3: True, 4: False, 5: False, 6: False}
         with pytest.raises(ReleaseError, match=r"version 2 of .* was deleted on .*choose another version"):
             aliases.expect(client, NAME, Release(version=2, replaced=6, night="x"))
-    assert [one.num for one in prune(Home.here(), sections(keep_days=35))] == [0, 0, 0]
+    assert [one.num for one in prune(Home.here(), *sections(keep_days=35))] == [0, 0, 0]
 
 
 @pytest.mark.slow
@@ -161,13 +162,13 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     (folder / records.path_of(Night, records.RUN)).write_text(records.dumps(night))
     before = cached()
     with pytest.raises(NothingToDo, match="while night open is open"):
-        list(prune(Home.here(), sections(keep_days=35)))
+        list(prune(Home.here(), *sections(keep_days=35)))
     assert cached() == before
     over = records.dumps(night).replace(f"{night.decide_until:%Y-%m-%dT%H}", "2020-01-01T00")
     (folder / records.path_of(Night, records.RUN)).write_text(over)
     digest = put_folder(f"data of {datetime.now(UTC).date() - timedelta(days=200)}")
     (folder / "dvc.lock").write_text(f"stages: {{open: {{outs: [{{path: data, md5: {digest}}}]}}}}\n")
-    list(prune(Home.here(), sections(keep_days=35)))
+    list(prune(Home.here(), *sections(keep_days=35)))
     gone = {f"data of {datetime.now(UTC).date() - timedelta(days=days)}" for days in (150, 120)}
     assert before - cached() == gone
 
@@ -177,7 +178,7 @@ def test_what_a_team_added_by_itself_stays(home: Path) -> None:
     own, folder = put("a file of the team's"), put_folder("one of a folder")
     for name, digest in (("file", own), ("folder", folder)):
         (home / f"{name}.dvc").write_text(f"outs:\n- md5: {digest}\n  hash: md5\n  path: {name}\n")
-    assert [one.num for one in prune(Home.here(), sections(keep_days=35))][1] == 6  # those of old nights
+    assert [one.num for one in prune(Home.here(), *sections(keep_days=35))][1] == 6  # those of old nights
     assert {"a file of the team's", "one of a folder"} <= cached()
 
 
@@ -188,7 +189,7 @@ def test_nothing_is_deleted_where_a_list_of_files_is_lost(home: Path) -> None:
     listings = (Home.here().folder / ".dvc/cache/files/md5").glob("??/*.dir")
     (listing,) = (path for path in listings if hashlib.md5(newest.encode()).hexdigest() in path.read_text())
     listing.write_text("torn")
-    assert [one.num for one in prune(Home.here(), sections(keep_days=35))][1] == 0
+    assert [one.num for one in prune(Home.here(), *sections(keep_days=35))][1] == 0
     assert cached() == before
 
 
@@ -206,6 +207,6 @@ def test_what_a_killed_open_or_prune_left_of_a_folder_is_removed(
     (
         repository / "nights" / closed / ".git"
     ).unlink()  # as `git worktree remove` leaves it where it is killed
-    list(prune(Home.here(), sections(keep_days=35)))
+    list(prune(Home.here(), *sections(keep_days=35)))
     assert not list((repository / "nights").iterdir())
     assert len(checkout.git("worktree", "list").splitlines()) == 1

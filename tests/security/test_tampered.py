@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from daybreak.contract import params, records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Champion, Version
+from daybreak.contract.sections import SmokeTestParams
 from daybreak.data.features import CLEAN
 from daybreak.data.partitions import held_out_days, part_of
 from daybreak.evaluation import own_code
@@ -114,7 +115,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert isinstance(champion, Champion)
-    loads, rollback = smoke_test(Home.here(), version, champion, scores, params.SmokeTestParams())
+    loads, rollback = smoke_test(Home.here(), version, champion, scores, SmokeTestParams())
     assert not loads.ok
     assert not rollback.ok
     assert "the ledger says" in loads.text

@@ -44,7 +44,9 @@ def add_version(
             training=training,
             evaluation=evaluation,
             champion=champion,
-            params=settings,
+            workload=settings.workload,
+            train=settings.train,
+            register=settings.register_,
         )
         records.write(version, records.RUN)
         if promoted:
@@ -55,5 +57,13 @@ def add_version(
             )  # fmt: skip
             for record in (evaluation, verdict):
                 records.write(record, records.RUN)
-            promote.promote(night, version, verdict, champion, settings, home=Home.here())
+            promote.promote(
+                night,
+                version,
+                verdict,
+                champion,
+                workload=settings.workload,
+                train=settings.train,
+                home=Home.here(),
+            )
     return version.number

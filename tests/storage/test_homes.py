@@ -7,7 +7,7 @@ import pytest
 
 from daybreak import cli
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import ServingParams
+from daybreak.contract.sections import ServingParams
 from daybreak.extensions.router import server
 from daybreak.storage import checkout, homes, mlflow_client
 from daybreak.storage.home import Home

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.params import ModelSections
+from daybreak.contract.sections import RegisterParams
 from daybreak.extensions.care.restore import restore
 from daybreak.extensions.router.loading import newest_arrays, recorded
 from daybreak.rollout.lost_ledger import expect_ledger
@@ -84,7 +84,7 @@ def test_a_ledger_that_a_stranger_wrote_is_not_acted_upon_and_the_way_back_is_na
     signed, tip = forged(home, key=key)
     way_back = f"git update-ref {branch.BRANCH} {signed} {tip}"
     acts = [
-        lambda: expect_ledger(Home.here(), ModelSections(), opens=True),  # open, gate, watch, rollback
+        lambda: expect_ledger(Home.here(), RegisterParams(), opens=True),  # open, gate, watch, rollback
         lambda: newest_arrays(Home(home)),  # a router
         lambda: recorded(Home(home), "daybreak", 2, night=release_of(2).night),  # a router, and predict
         lambda: close(3, after=tip, release=release_of(3)),
@@ -109,8 +109,8 @@ def test_a_lost_ledger_is_restored_up_to_the_newest_signed_commit_and_no_further
     with pytest.raises(
         ReleaseError, match=f"{tip[:9]} is not signed by a key of .*; choose another --commit"
     ):
-        list(restore(Home.here(), ModelSections(), commit=tip, yes=True))
-    lines = "\n".join(restore(Home.here(), ModelSections(), yes=True))
+        list(restore(Home.here(), RegisterParams(), commit=tip, yes=True))
+    lines = "\n".join(restore(Home.here(), RegisterParams(), yes=True))
     assert f"git here: {tip[:9]}, night 2025-01-12" in lines
     assert "version 2 serves; passed over, as it is not signed by a key of" in lines
     assert branch.ledger_tip(Home.here()) == signed
@@ -118,9 +118,9 @@ def test_a_lost_ledger_is_restored_up_to_the_newest_signed_commit_and_no_further
     with pytest.raises(
         ReleaseError, match=f"{tip[:9]}, which git here has, is not signed .* no other is known"
     ):
-        list(restore(Home.here(), ModelSections(), yes=True))
+        list(restore(Home.here(), RegisterParams(), yes=True))
     ask_for(home)
-    list(restore(Home.here(), ModelSections(), yes=True))
+    list(restore(Home.here(), RegisterParams(), yes=True))
     assert branch.ledger_tip(Home.here()) == tip
 
 

@@ -10,7 +10,6 @@ import pytest
 from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import (
     Approval,
     Champion,
@@ -24,6 +23,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
+from daybreak.contract.sections import Params
 from daybreak.evaluation import evaluator
 from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge
@@ -124,6 +124,7 @@ def gate_night() -> Verdict:
 
 def register_night() -> Version:
     """Stage register, in the folder of a night."""
+    settings = params.load(Path())
     version = register.register(
         Home.here(),
         records.read(Night, records.RUN),
@@ -132,7 +133,9 @@ def register_night() -> Version:
         training=records.read(Training, records.RUN),
         evaluation=records.read(Evaluation, records.RUN),
         champion=records.find(Champion, records.RUN),
-        params=params.load(Path()),
+        workload=settings.workload,
+        train=settings.train,
+        register=settings.register_,
     )
     records.write(version, records.RUN)
     return version
@@ -153,12 +156,14 @@ def promote_night() -> Release:
 
 def promote_only() -> Release:
     """Stage promote, in the folder of a night."""
+    settings = params.load(Path())
     made = promote.promote(
         records.read(Night, records.RUN),
         records.read(Version, records.RUN),
         records.read(Verdict, records.RUN),
         records.find(Champion, records.RUN),
-        params.load(Path()),
+        workload=settings.workload,
+        train=settings.train,
         approval=records.find(Approval, records.RUN),
         refit=records.find(Refit, records.RUN),
         home=Home.here(),

@@ -14,10 +14,11 @@ from unittest.mock import patch
 from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Rental, Training, Tuning
+from daybreak.contract.sections import Params
 from daybreak.jobs import collector, launcher
 from daybreak.storage.home import Home
+from daybreak.training.recipe import Recipe
 from tests.fakes import write_curve
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +78,16 @@ def make_params(
     )
 
 
+def sections(given: Params) -> dict[str, Any]:
+    """The sections that the launcher takes."""
+    return {"workload": given.workload, "train": given.train, "limits": given.plan}
+
+
+def recipe_of(night: Night, dataset: Dataset, plan: Plan, champion: Champion | None, given: Params) -> Recipe:
+    """The recipe of a night's job by params."""
+    return launcher.recipe_of(night, dataset, plan, champion, workload=given.workload, train=given.train)
+
+
 def start_s() -> float:
     """Time in which a process of a job has its imports, in seconds, on a machine as busy as it is now."""
     began = time.monotonic()
@@ -118,7 +129,7 @@ def train(
                 by_plan or plan(),
                 champion,
                 backend=Local(),
-                params=with_params,
+                **sections(with_params),
             )
         except NotYet:
             assert time.monotonic() < until, "training did not come to an end"

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from daybreak.contract.errors import NotFinite, ParamsError
-from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Tuning
+from daybreak.contract.sections import TrainParams
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
 from daybreak.extensions.threads.thread_policy import TRIAL, ThreadPolicy, ThreadSetting
 from daybreak.training.engine import TorchEngine

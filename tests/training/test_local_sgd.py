@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Tuning
+from daybreak.contract.sections import TrainParams
 from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload, write_curve

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.params import Params
-from daybreak.contract.record_types import Champion, Rental
+from daybreak.contract.record_types import Champion, Dataset, Rental
+from daybreak.contract.sections import Params
 from daybreak.contract.workload import ARRAYS
-from daybreak.jobs import launcher
 from daybreak.training import recipe
 from tests.training import nights, recipes
 
@@ -32,14 +31,19 @@ def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
     return Champion(version=3, replaced=2, model_digest=records.digest(recipe.CHAMPION))
 
 
+def course(day: date, dataset: Dataset, champion: Champion | None, params: Params) -> recipe.Course:
+    """The course of a night of that day."""
+    return recipe.course(nights.night(day=day), dataset, champion, params.workload, params.train)
+
+
 def test_a_cold_start_trains_on_all_samples(champion: Champion) -> None:
     dataset = nights.dataset()
     days = [date.fromordinal(WARM_DAY.toordinal() + n) for n in range(7)]
-    courses = [recipe.course(nights.night(day=day), dataset, champion, make_params(epochs=2)) for day in days]
+    courses = [course(day, dataset, champion, make_params(epochs=2)) for day in days]
     cold = [course for course in courses if not course.warm]
     assert len(cold) == 1
     assert (cold[0].first_sample, cold[0].num_samples) == (0, 2 * dataset.num_samples)
-    assert recipe.course(nights.night(day=WARM_DAY), dataset, None, make_params()).warm is False
+    assert course(WARM_DAY, dataset, None, make_params()).warm is False
 
 
 def test_shares_by_speed_are_the_same_training() -> None:
@@ -52,7 +56,7 @@ def test_shares_by_speed_are_the_same_training() -> None:
 )
 def test_workers_of_one_machine_take_even_shares_unless_told(batching, num_machines, expected) -> None:
     plan = dataclasses.replace(nights.plan(), rental=Rental(machine="a", num_machines=num_machines))
-    made = launcher.recipe_of(nights.night(), nights.dataset(), plan, None, make_params(batching=batching))
+    made = nights.recipe_of(nights.night(), nights.dataset(), plan, None, make_params(batching=batching))
     assert made.batching == expected
 
 
@@ -60,14 +64,12 @@ def test_a_warm_start_trains_on_the_newest_at_its_own_rate(champion: Champion) -
     dataset = nights.dataset()
     day = next(
         day for day in (WARM_DAY, COLD_DAY)
-        if recipe.course(nights.night(day=day), dataset, champion, make_params()).warm
+        if course(day, dataset, champion, make_params()).warm
     )  # fmt: skip
-    course = recipe.course(
-        nights.night(day=day), dataset, champion, make_params(warm_share=0.25, warm_epochs=2, warm_rate=1e-4)
-    )
+    made = course(day, dataset, champion, make_params(warm_share=0.25, warm_epochs=2, warm_rate=1e-4))
     newest = round(0.25 * dataset.num_samples)
-    assert course.first_sample == dataset.num_samples - newest
-    assert (course.num_samples, course.rate) == (2 * newest, 1e-4)
+    assert made.first_sample == dataset.num_samples - newest
+    assert (made.num_samples, made.rate) == (2 * newest, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +90,12 @@ def test_a_warm_start_trains_on_all_days_that_the_champion_has_not_seen(
         nights.dataset(), first_day=date(2025, 12, 31), last_day=date(2026, 1, 3), num_of_days=num_of_days
     )
     night, params = nights.night(day=WARM_DAY), make_params(warm_share=0.1, warm_epochs=2)
-    course = recipe.course(night, dataset, champion, params)
-    assert (course.first_sample, course.num_samples) == (1000 - newest, 2 * newest)
-    fewer = course.without_missed()
+    made = recipe.course(night, dataset, champion, params.workload, params.train)
+    assert (made.first_sample, made.num_samples) == (1000 - newest, 2 * newest)
+    fewer = made.without_missed()
     assert (fewer.first_sample, fewer.num_samples, fewer.num_missed) == (900, 200, 0)
-    plan = dataclasses.replace(nights.plan(), num_left_out=course.num_missed)
-    assert launcher.recipe_of(night, dataset, plan, champion, params).first_sample == 900
+    plan = dataclasses.replace(nights.plan(), num_left_out=made.num_missed)
+    assert nights.recipe_of(night, dataset, plan, champion, params).first_sample == 900
 
 
 @pytest.mark.parametrize("change", ["edited", "other arguments", "fitted again"])
@@ -109,6 +111,6 @@ def test_a_changed_workload_trains_on_all_samples_from_the_champions_weights(
     else:
         (ARRAYS / "state").mkdir(parents=True)
         (ARRAYS / "state" / "edges.npy").write_bytes(b"other quantiles")
-    course = recipe.course(nights.night(day=WARM_DAY), nights.dataset(), champion, params)
-    assert (course.warm, course.newest) == (True, False)
-    assert (course.num_samples, course.rate) == (2 * nights.dataset().num_samples, params.train.rate)
+    made = course(WARM_DAY, nights.dataset(), champion, params)
+    assert (made.warm, made.newest) == (True, False)
+    assert (made.num_samples, made.rate) == (2 * nights.dataset().num_samples, params.train.rate)

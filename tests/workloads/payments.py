@@ -33,8 +33,8 @@ from daybreak import (
     days,
 )
 from daybreak.contract import records
-from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
 from daybreak.data.features import CLEAN
 from daybreak.data.partitions import part_of
@@ -134,10 +134,8 @@ def prepared(newest: date, num_days: int, use: str) -> Dataset:
     report = Report(
         num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
     )
-    sections = PrepareSections(
-        workload=Plug(use=use), prepare=PrepareParams(window_days=num_days, test_days=2)
-    )
-    return prepare(Home(Path.cwd()), night, report, sections)
+    params = PrepareParams(window_days=num_days, test_days=2)
+    return prepare(Home(Path.cwd()), night, report, plug=Plug(use=use), params=params)
 
 
 def samples(folder: Path, day: date) -> Any:

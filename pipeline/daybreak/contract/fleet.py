@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import Section
+from daybreak.contract.sections import Section
 
 FILE = "fleet.yaml"
 

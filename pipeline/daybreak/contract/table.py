@@ -13,6 +13,7 @@ serves. It is a record as well, `data/run/table.json`, so that stages need not i
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +30,7 @@ Off = Literal[
 ]  # what is derived from a column's type
 CLASSES = b"classes"  # of a label, as metadata of its field
 OURS = re.compile(r"\(.*\)")  # names of Daybreak's own among those of a team, which no column may have
+MAX_EXACT = 2.0**53  # whole numbers beyond are not exact as floats
 WHOLE_FLOAT = r"(-?[0-9]+)\.0"  # as tools write whole numbers where a column has gaps
 
 
@@ -199,6 +201,29 @@ def code(text: str) -> str:
     """
     match = re.fullmatch(WHOLE_FLOAT, text)
     return match[1] if match else text
+
+
+def codes(array: "pa.ChunkedArray", *, declared: Collection[str] = ()) -> "pa.ChunkedArray":
+    """Returns ids or categories as text, however they were delivered; raises pyarrow's errors.
+
+    Whole numbers are without the `.0` of tools that keep them as floats where a column has gaps. Each value
+    is looked at by itself, so that it is the same text on every day and in a request. `declared` ones stay.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if pa.types.is_floating(array.type):  # Arrow alone would write 123456789012 as 1.23456789012e+11
+        numbers = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+        whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), MAX_EXACT))
+        in_full = pc.if_else(whole, numbers, pa.scalar(None, numbers.type)).cast(pa.int64())
+        return pc.coalesce(in_full.cast(pa.string()), numbers.cast(pa.string()))
+    texts = array.cast(pa.string())
+    if not pc.any(pc.ends_with(texts, ".0")).as_py():
+        return texts
+    short = pc.replace_substring_regex(texts, f"^{WHOLE_FLOAT}$", r"\1")
+    return pc.if_else(pc.is_in(texts, pa.array(declared, texts.type)), texts, short) if declared else short
 
 
 def spellings(code: str) -> tuple[str, ...]:

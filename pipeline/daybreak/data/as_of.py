@@ -28,8 +28,9 @@ from pydantic import ValidationError
 from daybreak.contract import records
 from daybreak.contract.data_source import Source
 from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable
-from daybreak.contract.params import Plug
-from daybreak.data.casts import codes, moments_us
+from daybreak.contract.sections import Plug
+from daybreak.contract.table import codes
+from daybreak.data.casts import moments_us
 from daybreak.data.partitions import PART
 from daybreak.data.source import write_partition
 

@@ -6,7 +6,7 @@ cast is kept beside the row (bad_cells.py), unless so many cannot that the colum
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from daybreak.contract.errors import DataError
 from daybreak.contract.table import (
-    WHOLE_FLOAT,
     Bytes,
     Category,
     Float,
@@ -25,13 +24,13 @@ from daybreak.contract.table import (
     Table,
     Text,
     classes_of,
+    codes,
 )
 from daybreak.data import bad_cells, numbers
 from daybreak.data.numbers import NumberFormat, is_text
 
 NO_CLASS = -1  # below the least of a label, so that the row is quarantined
 SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
-MAX_EXACT = 2.0**53  # whole numbers beyond are not exact as floats
 TIME, MOMENT = pa.timestamp("us"), pa.timestamp("us", "UTC")
 MIDNIGHT = r"[ T](0?0:00(:00(\.0+)?)?|12:00(:00)? AM)$"
 DAY_OF_NONE = r"^\S*1899\S*[ T]"  # of Access and Excel, before a time of day
@@ -239,23 +238,6 @@ def moments_us(array: pa.ChunkedArray, zone: str, *, twice: Literal["earliest", 
     return array.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
 
 
-def codes(array: pa.ChunkedArray, *, declared: Collection[str] = ()) -> pa.ChunkedArray:
-    """Returns ids or categories as text, however they were delivered; raises pyarrow's errors.
-
-    Whole numbers are without the `.0` of tools that keep them as floats where a column has gaps. Each value
-    is looked at by itself, so that it is the same text on every day and in a request. `declared` ones stay.
-    """
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    if pa.types.is_floating(array.type):
-        return _numbers_as_text(_without_nan(array))
-    texts = array.cast(pa.string())
-    if not pc.any(pc.ends_with(texts, ".0")).as_py():
-        return texts
-    short = pc.replace_substring_regex(texts, f"^{WHOLE_FLOAT}$", r"\1")
-    return pc.if_else(pc.is_in(texts, pa.array(declared, texts.type)), texts, short) if declared else short
-
-
 def in_zone(array: pa.ChunkedArray, zone: str) -> pa.ChunkedArray:
     """Returns times in `zone`, without it; raises pyarrow's errors where they are none."""
     return _cast(array, pa.timestamp("us"), zone)
@@ -384,10 +366,3 @@ def _parsed(
                 high = middle
         value = (texts if delivered is None else delivered)[low].as_py()
         raise pa.ArrowInvalid(f"row {low + 1} is {value!r}") from None
-
-
-def _numbers_as_text(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floats as text, whole ones in full: Arrow alone would write 123456789012 as 1.23456789012e+11."""
-    whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), MAX_EXACT))
-    in_full = pc.if_else(whole, numbers, pa.scalar(None, numbers.type)).cast(pa.int64())
-    return pc.coalesce(in_full.cast(pa.string()), numbers.cast(pa.string()))

@@ -24,11 +24,11 @@ from daybreak.contract import disk, records
 from daybreak.contract.data_source import Source
 from daybreak.contract.days import check_over
 from daybreak.contract.errors import DataError, JobError, NothingToDo
-from daybreak.contract.params import IngestParams
 from daybreak.contract.record_types import Batch, Night
-from daybreak.contract.table import Table, classes_of
+from daybreak.contract.sections import IngestParams
+from daybreak.contract.table import Table, classes_of, codes
 from daybreak.data.bad_cells import AS_DELIVERED
-from daybreak.data.casts import codes, conform
+from daybreak.data.casts import conform
 from daybreak.data.partitions import RAW, part_of, partitions
 from daybreak.data.source import left_out_in_words, write_partition
 from daybreak.storage import erasures, known_digests

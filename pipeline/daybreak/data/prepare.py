@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.sections import PrepareParams, WorkloadPlug
 from daybreak.contract.workload import ARRAYS, Prepared, State, Window, read_state, write_state
 from daybreak.data.corrections import corrects, later_days, reach
 from daybreak.data.dialects import DUCKDB
@@ -48,7 +48,9 @@ SAMPLES, ROWS, KEYS = "samples.npy", "rows.parquet", "keys.json"
 SHOW_PROGRESS_FROM = 15  # days
 
 
-def prepare(home: Home, night: Night, report: Report, sections: PrepareSections) -> Dataset:
+def prepare(
+    home: Home, night: Night, report: Report, *, plug: WorkloadPlug, params: PrepareParams
+) -> Dataset:
     """Writes `data/arrays/` from the clean partitions of the window, and returns what is in them.
 
     The newest `test_days` days with rows whose labels are known are held out. Raises DataError if the night's
@@ -56,7 +58,7 @@ def prepare(home: Home, night: Night, report: Report, sections: PrepareSections)
     """
     if known_digests.digest(home, CLEAN) != report.digest:
         raise DataError(f"{CLEAN} is not what was validated tonight; run validate again")
-    params, workload = sections.prepare, sections.workload.make()
+    workload = plug.make()
     first = night.day - timedelta(days=params.window_days - 1)
     here = partitions(CLEAN)
     days = [day for day in here if first <= day <= night.day]
@@ -67,9 +69,11 @@ def prepare(home: Home, night: Night, report: Report, sections: PrepareSections)
     unripe = len(days) - len(ripe)
     num_of_days: dict[str, int] = {}
     if hasattr(workload, "arrays"):
-        num_train, num_test = _whole_window(home, workload, window, here, sections)
+        num_train, num_test = _whole_window(home, workload, window, here, plug=plug, params=params)
     elif hasattr(workload, "features"):
-        num_train, num_test, num_of_days = _by_partition(home, workload, window, here, sections)
+        num_train, num_test, num_of_days = _by_partition(
+            home, workload, window, here, plug=plug, params=params
+        )
     else:
         num_train, num_test = _counted(workload, window)
     for split, number in (("training", num_train), ("held-out", num_test)):
@@ -114,12 +118,14 @@ def remake(workload: Any, model: Path, folder: Path) -> None:
     shutil.copy(ARRAYS / "meta.json", folder)
 
 
-def make_again(home: Home, dataset: Dataset, night: Night, sections: PrepareSections) -> None:
+def make_again(
+    home: Home, dataset: Dataset, night: Night, *, plug: WorkloadPlug, params: PrepareParams
+) -> None:
     """Makes the arrays of a closed night anew from today's clean partitions, with that night's window.
 
     Makes only the arrays of the whole window, which serving needs; the next night makes the others.
     """
-    workload = sections.workload.make()
+    workload = plug.make()
     if not hasattr(workload, "arrays"):
         shutil.rmtree(ARRAYS, ignore_errors=True)
         return
@@ -132,7 +138,7 @@ def make_again(home: Home, dataset: Dataset, night: Night, sections: PrepareSect
             if dataset.last_day < day <= night.day and is_ripe(workload.table, day, by=night.day)
         ),
     )
-    _whole_window(home, workload, window, here, sections)
+    _whole_window(home, workload, window, here, plug=plug, params=params)
 
 
 def _window(ripe: Sequence[date], days: Sequence[date], params: PrepareParams) -> Window:
@@ -167,16 +173,20 @@ def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 
 
 def _whole_window(
-    home: Home, workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
+    home: Home,
+    workload: Any,
+    window: Window,
+    here: Sequence[date],
+    *,
+    plug: WorkloadPlug,
+    params: PrepareParams,
 ) -> tuple[int, int]:
     """Writes the arrays of all rows to a temporary folder, then moves that folder into place."""
-    keys = _keys_of_before(sections)
+    keys = _keys_of_before(plug)
     if corrects(workload) and "rows" not in keys:  # whatever is here was made by other code
         shutil.rmtree(ARRAYS, ignore_errors=True)
     _correct(home, workload, window, here, keys)
-    made: Prepared = workload.arrays(
-        _table(workload, [*window.train, *window.test], sections.prepare), window
-    )
+    made: Prepared = workload.arrays(_table(workload, [*window.train, *window.test], params), window)
     shutil.rmtree(UNFINISHED, ignore_errors=True)
     UNFINISHED.mkdir(parents=True)
     write_whole(UNFINISHED, made, window)
@@ -218,7 +228,13 @@ def _counted(workload: Any, window: Window) -> tuple[int, int]:
 
 
 def _by_partition(
-    home: Home, workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
+    home: Home,
+    workload: Any,
+    window: Window,
+    here: Sequence[date],
+    *,
+    plug: WorkloadPlug,
+    params: PrepareParams,
 ) -> tuple[int, int, dict[str, int]]:
     """Makes the samples of each partition that has changed.
 
@@ -227,14 +243,14 @@ def _by_partition(
     import numpy as np
     import pyarrow.parquet as pq
 
-    keys = _keys_of_before(sections)
-    if "fitted" not in keys or _age(keys, window) >= sections.prepare.refit_days:
+    keys = _keys_of_before(plug)
+    if "fitted" not in keys or _age(keys, window) >= params.refit_days:
         shutil.rmtree(ARRAYS, ignore_errors=True)
         ARRAYS.mkdir(parents=True)
         keys = {"code": keys["code"], "fitted": str(window.train[-1]), "days": {}}
     _correct(home, workload, window, here, keys)
     if hasattr(workload, "fit") and not keys["days"]:
-        write_state(ARRAYS, fitted(workload, _table(workload, window.train, sections.prepare)))
+        write_state(ARRAYS, fitted(workload, _table(workload, window.train, params)))
     state = read_state(ARRAYS)
     wanted = [*window.train, *window.test]
     _remove_all_but(wanted, keys["days"])
@@ -258,9 +274,8 @@ def _by_partition(
     return num_train, num_test, {str(day): len(kinds[day]) for day in window.train}
 
 
-def _keys_of_before(sections: PrepareSections) -> dict[str, Any]:
+def _keys_of_before(plug: WorkloadPlug) -> dict[str, Any]:
     """Returns the digests of what ARRAYS was made of; those of days only if by the code of today."""
-    plug = sections.workload
     code = f"{plug.use} {json.dumps(plug.model_extra, sort_keys=True)} {running_digest(plug.use)}"
     keys: dict[str, Any] = json.loads(path.read_text()) if (path := ARRAYS / KEYS).exists() else {}
     return keys if keys.get("code") == code else {"code": code}

@@ -26,7 +26,7 @@ from ruamel.yaml.error import YAMLError
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import Section
+from daybreak.contract.sections import Section
 from daybreak.contract.table import AnyColumn, Bytes, Category, Float, Id, Int, Table, Text
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.drift import ROWS

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.formats import percents
-from daybreak.contract.params import ValidateParams, ValidateSections
 from daybreak.contract.record_types import Batch, Drift, Expectation, Night, Report, Trend
+from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import data_docs, day_history, drift, slow_drift
 from daybreak.data.bad_cells import AS_DELIVERED, without_texts
@@ -59,22 +59,28 @@ REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
 log = logging.getLogger(__name__)
 
 
-def validate(home: Home, night: Night, batch: Batch, table: Table, sections: ValidateSections) -> Report:
+def validate(
+    home: Home,
+    night: Night,
+    batch: Batch,
+    table: Table,
+    *,
+    params: ValidateParams,
+    prepare: PrepareParams,
+) -> Report:
     """Judges tonight's rows, separates the clean from the bad, and returns the findings.
 
     The counts are of the rows judged tonight: those that came in, and those of all days that passed before
     when the rules have changed. Raises DataError if the night must stop, ParamsError for a wrong rule.
     """
     shutil.rmtree(REFUSED, ignore_errors=True)  # of a call before
-    suite = load(Path(sections.validate_.suite))
+    suite = load(Path(params.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
     agenda = _agenda(home, night, batch, digest)
     judge = Judge()
     of_schema = _of_schema(judge, [*agenda.tonight, *agenda.pending], table)
-    scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
-    checks = _Checks(
-        table=table, suite=suite, rules=rules, digest=digest, params=sections.validate_, agenda=agenda
-    )
+    scan = PartitionScan(table, suite, rules, engine=prepare.engine)
+    checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params, agenda=agenda)
     judged = {day: scan.judge(day) for day in agenda.tonight}
     again, refused = _judged_again(scan, checks, judge, night, beside=judged)
     judged = dict(sorted((judged | again).items()))

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from daybreak.contract.errors import DataError, ParamsError, PipelineError
-from daybreak.contract.params import EvaluateParams, RegisterParams
 from daybreak.contract.record_types import (
     Champion,
     Dataset,
@@ -41,6 +40,7 @@ from daybreak.contract.record_types import (
     Training,
 )
 from daybreak.contract.records import digest
+from daybreak.contract.sections import EvaluateParams, RegisterParams
 from daybreak.contract.table import Label
 from daybreak.contract.workload import ARRAYS, STATE, UNIT, Workload, serves_rows
 from daybreak.data.partitions import held_out_days

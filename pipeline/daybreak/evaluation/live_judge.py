@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from daybreak import hooks
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import LiveSections, Params, WatchSections
 from daybreak.contract.record_types import Champion, Night, Release, Verdict, Version
+from daybreak.contract.sections import LiveSections, Params
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ class LiveJudge(Protocol):
         """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
 
     def held(
-        self, home: Home, serving: Release, before: Release, params: WatchSections, *, rules: "Rules"
+        self, home: Home, serving: Release, before: Release, params: LiveSections, *, rules: "Rules"
     ) -> Held | None:
         """Returns what users say who are held back on the version before; None where nobody is."""
 
-    def hold_back(self, home: Home, serving: Release, before: Release | None, params: WatchSections) -> None:
+    def hold_back(self, home: Home, serving: Release, before: Release | None, params: LiveSections) -> None:
         """Holds users back on a version, or nobody any more; the gate's experiments are left alone."""
 
 

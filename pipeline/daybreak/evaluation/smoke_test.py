@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError, without_password
-from daybreak.contract.params import SmokeTestParams
 from daybreak.contract.record_types import Champion, Check, Release, Version
+from daybreak.contract.sections import SmokeTestParams
 from daybreak.contract.table import Table
 from daybreak.contract.workload import ARRAYS
 from daybreak.data.features import read_clean

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from daybreak.contract import clock
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
-from daybreak.contract.params import GateParams, GateSections
 from daybreak.contract.record_types import (
     Action,
     Champion,
@@ -35,6 +34,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
+from daybreak.contract.sections import GateParams, GateSections, LiveSections
 from daybreak.contract.workload import UNIT, serves_rows
 from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.live_judge import LiveJudge
@@ -103,7 +103,7 @@ def gate(
             f"version {version.number} of night {version.night} is of model {version.model_digest}, but "
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
-    expect_ledger(home, params)
+    expect_ledger(home, params.register_)
     is_same = _is_same_recipe(home, night, champion, params)
     held = hold.on(home, _recipes(champion, params, is_same=is_same), day=night.day)
     older = _older(home, champion, dataset)
@@ -154,12 +154,12 @@ def gate(
             night,
             version,
             champion,
-            params,
+            params.only(LiveSections),
             rules=rules_for_users(rules, proof.chance),
             replayed=replayed,
         )
-    verdict = replace(proof.on(apply_chain(verdict, chain)), recipe=recipe(params))
-    changed = what_changed(home, champion, params) if champion and not is_same else ""
+    verdict = replace(proof.on(apply_chain(verdict, chain)), recipe=recipe(params.workload, params.train))
+    changed = what_changed(home, champion, params.workload, params.train) if champion and not is_same else ""
     for clause in filter(None, (changed, older)):
         verdict = replace(verdict, reason=f"{verdict.reason}; {clause}")
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
@@ -184,7 +184,9 @@ def _tested(
         return None
     against = champion.lineage.get("recipe", "")
     if tries:
-        return recipe_test.UnderTest(recipe=recipe(params), against=against, arms=("challenger", "champion"))
+        return recipe_test.UnderTest(
+            recipe=recipe(params.workload, params.train), against=against, arms=("challenger", "champion")
+        )
     if champion.candidate is None:
         return None
     tested = champion.candidate.lineage.get("recipe", "")
@@ -193,14 +195,16 @@ def _tested(
 
 def _is_same_recipe(home: Home, night: Night, champion: Champion | None, params: GateSections) -> bool:
     """Returns whether tonight's recipe is the champion's, by itself, by a person's word or by proof."""
-    if is_refresh(champion, params) or is_declared_equal(home, champion, params):
+    tonight = params.workload, params.train
+    if is_refresh(champion, *tonight) or is_declared_equal(home, champion, *tonight):
         return True
     return bool(champion and night.chosen and night.chosen.is_refresh)  # proven better on earlier nights
 
 
 def _recipes(champion: Champion | None, params: GateSections, *, is_same: bool) -> set[str]:
     """Returns the digests that tonight's recipe goes by: the champion's, too, where it is the same."""
-    return {recipe(params)} | ({champion.lineage.get("recipe", "")} if champion and is_same else set())
+    tonight = recipe(params.workload, params.train)
+    return {tonight} | ({champion.lineage.get("recipe", "")} if champion and is_same else set())
 
 
 def _older(home: Home, champion: Champion | None, dataset: Dataset | None) -> str:

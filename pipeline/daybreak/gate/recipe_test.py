@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract.formats import counted
-from daybreak.contract.params import GateParams
 from daybreak.contract.record_types import Difference, Evaluation, RecipeTest, Verdict
+from daybreak.contract.sections import GateParams
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import Columns
 from daybreak.gate.all_metrics import Pair, guardrails_of, pairs_of, success_of, together

@@ -22,7 +22,6 @@ import numpy as np
 from daybreak.contract import clock
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import JobError, NothingToDo, NotYet, ParamsError, sentence
-from daybreak.contract.params import EvaluateParams, RefitSections
 from daybreak.contract.record_types import (
     Approval,
     Check,
@@ -35,6 +34,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
+from daybreak.contract.sections import EvaluateParams, GateSections, PlanParams
 from daybreak.contract.workload import ARRAYS, Workload, serves_rows
 from daybreak.data.partitions import held_out_days
 from daybreak.evaluation.evaluator import columns_of
@@ -70,7 +70,8 @@ def refit(
     verdict: Verdict,
     backend: Backend,
     workload: Workload,
-    params: RefitSections,
+    params: GateSections,
+    limits: PlanParams,
     scoring: EvaluateParams,
     approval: Approval | None = None,
     before: Refit | None = None,
@@ -104,7 +105,9 @@ def refit(
             num_samples=_num_samples(evaluation, workload, params),
             last_day=max(held_out_days()),
             backend=backend,
-            params=params,
+            workload=params.workload,
+            train=params.train,
+            limits=limits,
         )
         return _tried(
             home, trained, night, evaluation, version, workload=workload, params=params, scoring=scoring
@@ -116,7 +119,7 @@ def refit(
         return Refit(judged=version.number, why_not=sentence(error))
 
 
-def _num_samples(evaluation: Evaluation, workload: Workload, params: RefitSections) -> int:
+def _num_samples(evaluation: Evaluation, workload: Workload, params: GateSections) -> int:
     """Returns the held-out samples to train on, all passes together."""
     num_samples = evaluation.num_samples
     if evaluation.seen_days:  # which were not scored
@@ -132,7 +135,7 @@ def _tried(
     judged: Version,
     *,
     workload: Workload,
-    params: RefitSections,
+    params: GateSections,
     scoring: EvaluateParams,
 ) -> Refit:
     """Returns the record of a refit whose training has ended, with the version where it is fit to serve."""
@@ -148,7 +151,15 @@ def _tried(
     made = replace(made, checks=(drift,))
     if not drift.ok:
         return _unfit(made)
-    version = register_refit(home, judged, night=night, model=REFITTED, training=trained, params=params)
+    version = register_refit(
+        home,
+        judged,
+        night=night,
+        model=REFITTED,
+        training=trained,
+        workload=params.workload,
+        train=params.train,
+    )
     predicted = with_prefix(ours, "prediction") if serves_rows(workload) else {}
     checks = smoke_test(
         home, version, None, ours["challenger"], params.smoke_test, predicted=predicted, arrays=arrays

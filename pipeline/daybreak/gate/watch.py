@@ -9,8 +9,8 @@ from typing import Literal
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
-from daybreak.contract.params import GateParams, WatchSections
 from daybreak.contract.record_types import Chain, Difference, Release, Watch
+from daybreak.contract.sections import GateParams, LiveSections, RegisterParams, WatchParams
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from daybreak.gate.judge import LOOKED_AT, rules_of
@@ -31,7 +31,7 @@ from daybreak.storage.mlflow_client import session
 log = logging.getLogger(__name__)
 
 
-def watch(home: Home, params: WatchSections) -> Watch:
+def watch(home: Home, params: LiveSections, edits: WatchParams) -> Watch:
     """Checks that the registry agrees with the ledger, and the champion against its predecessor.
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
@@ -40,9 +40,9 @@ def watch(home: Home, params: WatchSections) -> Watch:
     refreshes has lost too much (`compare`). An experiment that no night wants any more, or that a guardrail
     stops, is ended. Raises ReleaseError where the ledger was lost.
     """
-    expect_ledger(home, params)
-    users = live_judge()
-    edit = _check_targets(home, params) + (users.clean(home, params) if users else "")
+    expect_ledger(home, params.register_)
+    users, register = live_judge(), params.register_
+    edit = _check_targets(home, register, edits) + (users.clean(home, params) if users else "")
     serving = ledger.champion_at(home, branch.ledger_tip(home))
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
@@ -51,7 +51,7 @@ def watch(home: Home, params: WatchSections) -> Watch:
     held = users.held(home, serving, before, params, rules=rules) if users and before else None
     if users and before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
-        rollback(home, params, to=before.version, reason=why, by=WATCH, hold_days=0, yes=True)
+        rollback(home, register, to=before.version, reason=why, by=WATCH, hold_days=0, yes=True)
         users.hold_back(home, serving, None, params)
         rolled_back = _watched(
             "rolled back",
@@ -70,7 +70,9 @@ def watch(home: Home, params: WatchSections) -> Watch:
     if watched.outcome == "no data" and held:  # users have compared them
         watched = replace(watched, outcome="kept")
     if watched.outcome == "rolled back":
-        rollback(home, params, to=watched.predecessor, reason=watched.reason, by=WATCH, hold_days=0, yes=True)
+        rollback(
+            home, register, to=watched.predecessor, reason=watched.reason, by=WATCH, hold_days=0, yes=True
+        )
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
     return replace(watched, reason=f"{edit}{watched.reason}")
 
@@ -155,9 +157,9 @@ def _level(differences: Sequence[Difference | None], params: GateParams) -> Leve
     return level(series, alpha=params.alpha / NIGHTS_PER_YEAR, half_width=0) if series else None
 
 
-def _check_targets(home: Home, params: WatchSections) -> str:
+def _check_targets(home: Home, register: RegisterParams, edits: WatchParams) -> str:
     """Finishes interrupted releases, treats edits by hand as params.yaml says, and reports its actions."""
-    name = params.register_.name
+    name = register.name
     with session(home) as client:
         everybody = release_targets(home, client, name)
         if left := saga.recover(home, everybody):
@@ -173,9 +175,9 @@ def _check_targets(home: Home, params: WatchSections) -> str:
         if aliases.status(client, name, serving.version) != aliases.SERVING:
             saga.settle(home, everybody)
             edit = f"finished the release of version {serving.version}, which was interrupted; "
-        elif params.watch.alias_edits == "adopt":
-            edit = _adopt(home, shown, params)
-        elif params.watch.alias_edits == "revert":
+        elif edits.alias_edits == "adopt":
+            edit = _adopt(home, shown, register)
+        elif edits.alias_edits == "revert":
             change = f"alias champion was moved by hand to version {shown}, "
             change += f"moved back to version {serving.version}"
             _note(home, change, shown, serving)
@@ -196,13 +198,15 @@ def _settle_others(home: Home, everybody: Sequence[Target], serving: Release) ->
     return f"{edit}; "
 
 
-def _adopt(home: Home, shown: int, params: WatchSections) -> str:
+def _adopt(home: Home, shown: int, register: RegisterParams) -> str:
     """Adopts an edit by hand into the ledger, where it names a version that was once promoted."""
     try:
-        rollback(home, params, to=shown, reason="the alias champion was moved by hand", by="MLflow", yes=True)
+        rollback(
+            home, register, to=shown, reason="the alias champion was moved by hand", by="MLflow", yes=True
+        )
     except ReleaseError as error:
         with session(home) as client:
-            now = saga.settle(home, release_targets(home, client, params.register_.name))
+            now = saga.settle(home, release_targets(home, client, register.name))
         edit = f"alias champion was moved by hand to version {shown}, moved back to version {now.version}"
         _note(home, f"{edit}: {error}", shown, now)
         return f"{edit}: {error}; "

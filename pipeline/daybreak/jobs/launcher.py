@@ -19,8 +19,8 @@ from daybreak.contract import clock as night_clock
 from daybreak.contract.backend import LIVE, TICK_S, Backend, JobState
 from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import duration
-from daybreak.contract.params import TrainSections
 from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Training
+from daybreak.contract.sections import PlanParams, TrainParams, WorkloadPlug
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, observed_job, submissions
 from daybreak.jobs.backend_job import job_of
@@ -49,7 +49,9 @@ def train(
     champion: Champion | None,
     *,
     backend: Backend,
-    params: TrainSections,
+    workload: WorkloadPlug,
+    train: TrainParams,
+    limits: PlanParams,
 ) -> Training:
     """Trains by the plan and returns the record of it; the model is in data/run/model.
 
@@ -62,7 +64,9 @@ def train(
         plan,
         champion,
         backend=backend,
-        params=params,
+        workload=workload,
+        train=train,
+        limits=limits,
         clock=night_clock.now,
         awake=night_clock.awake,
     )
@@ -76,7 +80,9 @@ def look_after(
     champion: Champion | None,
     *,
     backend: Backend,
-    params: TrainSections,
+    workload: WorkloadPlug,
+    train: TrainParams,
+    limits: PlanParams,
     clock: Callable[[], float],
     awake: Callable[[], float] | None = None,
 ) -> Training:
@@ -84,8 +90,18 @@ def look_after(
 
     Without the latter, the machine never sleeps.
     """
-    recipe = recipe_of(night, dataset, plan, champion, params)
-    return _act(home, recipe, night, plan, backend=backend, params=params, clock=clock, awake=awake or clock)
+    recipe = recipe_of(night, dataset, plan, champion, workload=workload, train=train)
+    return _act(
+        home,
+        recipe,
+        night,
+        plan,
+        backend=backend,
+        num_workers=train.num_workers,
+        limits=limits,
+        clock=clock,
+        awake=awake or clock,
+    )
 
 
 def refit(
@@ -98,7 +114,9 @@ def refit(
     num_samples: int,
     last_day: date,
     backend: Backend,
-    params: TrainSections,
+    workload: WorkloadPlug,
+    train: TrainParams,
+    limits: PlanParams,
 ) -> Training:
     """Trains tonight's model on held-out samples, as `train` does; the result is in `REFITTED`.
 
@@ -113,21 +131,23 @@ def refit(
         num_samples: to train on, all passes together.
         last_day: the last held-out day.
         backend: runs the job.
-        params: the recipe.
+        workload: what is trained.
+        train: how.
+        limits: `plan.confidence` and `plan.objective`, by which the job is looked after.
     """
     shorter, until = _plan_of_refit(plan, training, num_samples), night.decide_until
     recipe = replace(
-        recipe_of(night, dataset, shorter, None, params),
+        recipe_of(night, dataset, shorter, None, workload=workload, train=train),
         split="test",
         last_day=last_day,
         warm_from=str(collector.MODEL),
         warm_digest=training.model_digest,
         first_sample=0,
         base_samples=num_samples,
-        rate=params.train.warm_rate,
+        rate=train.warm_rate,
         train_until=until,
     )
-    begun = JOBS / name_of(recipe, plan.rental, num_workers=params.train.num_workers)
+    begun = JOBS / name_of(recipe, plan.rental, num_workers=train.num_workers)
     left_s = until.timestamp() - night_clock.now()
     if not begun.exists() and left_s < shorter.expected_s:
         raise JobError(
@@ -140,7 +160,8 @@ def refit(
         night,
         shorter,
         backend=backend,
-        params=params,
+        num_workers=train.num_workers,
+        limits=limits,
         clock=night_clock.now,
         awake=night_clock.awake,
         into=REFITTED,
@@ -173,15 +194,15 @@ def _act(
     plan: Plan,
     *,
     backend: Backend,
-    params: TrainSections,
+    num_workers: int,
+    limits: PlanParams,
     clock: Callable[[], float],
     awake: Callable[[], float],
     into: Path = collector.MODEL,
 ) -> Training:
     """Takes the next action for the job of a recipe, and returns its record once it has ended."""
-    workers, confidence = params.train.num_workers, params.plan.confidence
-    first = observed_job.first(plan, train_until=recipe.train_until, confidence=confidence)
-    name = name_of(recipe, plan.rental, num_workers=workers)
+    first = observed_job.first(plan, train_until=recipe.train_until, confidence=limits.confidence)
+    name = name_of(recipe, plan.rental, num_workers=num_workers)
     folder = JOBS / name
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(name):
@@ -195,10 +216,10 @@ def _act(
             plan=plan,
             first=first,
             backend=backend,
-            num_workers=workers,
-            confidence=confidence,
+            num_workers=num_workers,
+            confidence=limits.confidence,
             budget_usd=night.budget_usd,
-            to_save=params.plan.ranking == "cost",
+            to_save=limits.ranking == "cost",
             clock=clock,
             awake=awake,
             into=into,
@@ -206,55 +227,60 @@ def _act(
 
 
 def recipe_of(
-    night: Night, dataset: Dataset, plan: Plan, champion: Champion | None, params: TrainSections
+    night: Night,
+    dataset: Dataset,
+    plan: Plan,
+    champion: Champion | None,
+    *,
+    workload: WorkloadPlug,
+    train: TrainParams,
 ) -> Recipe:
     """Returns what to train tonight: from the champion, or cold every `train.cold_every` nights."""
-    settings = params.train
-    arguments = params.workload.model_extra or {}
-    tonight = course(night, dataset, champion, params)
+    arguments = workload.model_extra or {}
+    tonight = course(night, dataset, champion, workload, train)
     if plan.num_left_out:
         tonight = tonight.without_missed()
-    sync = settings.fixed_sync or plan.sync
+    sync = train.fixed_sync or plan.sync
     return Recipe(
         night=night.id,
         code_commit=night.code_commit,
-        workload=params.workload.use,
+        workload=workload.use,
         arguments=arguments,
         arrays="data/arrays",
         data_digest=dataset.digest,
         last_day=max(dataset.last_day, _last_day(CHAMPION)) if tonight.warm else dataset.last_day,
         warm_from=str(CHAMPION) if tonight.warm else "",
         warm_digest=champion.model_digest if champion and tonight.warm else "",
-        seed=settings.seed,
+        seed=train.seed,
         first_sample=tonight.first_sample,
         num_samples=plan.num_samples,
         batch_size=plan.batch_size,
         micro_batch_size=plan.micro_batch_size,
         tuning=plan.tuning,
-        batching=_batching(settings.batching, num_machines=plan.rental.num_machines),
+        batching=_batching(train.batching, num_machines=plan.rental.num_machines),
         rate=tonight.rate,
-        base_batch_size=settings.batch_size,
+        base_batch_size=train.batch_size,
         base_samples=plan.base_samples or tonight.num_samples,
-        scaling=settings.scaling,
+        scaling=train.scaling,
         sync_every=sync.every,
         sync_is_late=sync.is_late,
-        sync_is_tried=settings.fixed_sync is None and sync.every > 1,
-        threads=settings.threads,
-        follow_memory=settings.follow_memory,
+        sync_is_tried=train.fixed_sync is None and sync.every > 1,
+        threads=train.threads,
+        follow_memory=train.follow_memory,
         sizes=plan.sizes,
-        warmup=settings.warmup,
-        decay=settings.decay,
-        checkpoint_every_s=settings.checkpoint_every_s or plan.checkpoint_every_s,
-        hang_after_s=settings.hang_after_s,
+        warmup=train.warmup,
+        decay=train.decay,
+        checkpoint_every_s=train.checkpoint_every_s or plan.checkpoint_every_s,
+        hang_after_s=train.hang_after_s,
         mean_time_to_loss_s=None
-        if settings.checkpoint_every_s
+        if train.checkpoint_every_s
         else plan.spot.mean_time_to_loss_s
         if plan.spot
         else mean_time_to_loss_s(plan.rental),
-        checkpoints_s=plan.spot.checkpoints_s if plan.spot and not settings.checkpoint_every_s else (),
+        checkpoints_s=plan.spot.checkpoints_s if plan.spot and not train.checkpoint_every_s else (),
         train_until=_until(night, plan),
-        checkpoints=settings.checkpoints,
-        source_digest=source_digest(params.workload.use),
+        checkpoints=train.checkpoints,
+        source_digest=source_digest(workload.use),
         frame_digest=frame_digest(),
     )
 

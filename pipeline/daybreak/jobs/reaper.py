@@ -18,8 +18,8 @@ from daybreak import hooks
 from daybreak.contract import clock, records
 from daybreak.contract.backend import Backend, LiveJob, label
 from daybreak.contract.errors import JobError, PipelineError
-from daybreak.contract.params import Plug
 from daybreak.contract.record_types import Night
+from daybreak.contract.sections import Plug
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 

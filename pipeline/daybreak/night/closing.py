@@ -14,8 +14,8 @@ from daybreak import warm_parent
 from daybreak.contract import clock, records
 from daybreak.contract.errors import LostLedger, NothingToDo, NotYet, PipelineError, sentence
 from daybreak.contract.formats import size
-from daybreak.contract.params import CloseSections
 from daybreak.contract.record_types import Approval, Champion, Event, Night, Release, Stop, Verdict, Version
+from daybreak.contract.sections import BackendPlug, LiveSections, NightParams, RegisterParams
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.jobs import reaper
 from daybreak.prediction import scorecard
@@ -28,10 +28,10 @@ from daybreak.storage.night_folders import entry_of
 log = logging.getLogger(__name__)
 
 
-def close(home: Home, night: Night, params: CloseSections) -> None:
+def close(home: Home, night: Night, params: LiveSections, backend: BackendPlug) -> None:
     """Ends the night's jobs, and commits it to the ledger with a verdict in any case."""
-    _expect_kept_ledger(home, params)
-    reaper.end_night(home, night, params.backend)
+    _expect_kept_ledger(home, params.register_)
+    reaper.end_night(home, night, backend)
     if params.gate.scores != "replay":
         _end_experiment(home, night, params)
     overtaken = ledger.overtaken(home, night)
@@ -45,7 +45,7 @@ def close(home: Home, night: Night, params: CloseSections) -> None:
     _say_how_to_go_on(home, night, failure, overtaken)
 
 
-def tidy(home: Home, params: CloseSections) -> str:
+def tidy(home: Home, nights: NightParams) -> str:
     """Sends the night's data to DVC's remote, frees disk, and reads a share of the cache again.
 
     Returns of which damage there people have to hear; "" where there is none.
@@ -53,7 +53,7 @@ def tidy(home: Home, params: CloseSections) -> str:
     try:
         snapshots.push(home)
         _prune(home)
-        return _reread(home, params)
+        return _reread(home, nights)
     finally:
         warm_parent.end(home.tonight)
 
@@ -152,7 +152,7 @@ def _mark_lost_promotion(home: Home, night: Night) -> None:
         records.replace_text(home.records / "promote.error", f"{why}\n")
 
 
-def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
+def _end_experiment(home: Home, night: Night, params: LiveSections) -> None:
     """Ends the experiment of the night, and undeploys its challenger unless it was promoted.
 
     The night is closed also where the log or the endpoint does not answer.
@@ -189,12 +189,12 @@ def _no_evidence(home: Home, failure: _Failure | None, *, stop: Stop | None) -> 
     )
 
 
-def _expect_kept_ledger(home: Home, params: CloseSections) -> None:
+def _expect_kept_ledger(home: Home, register: RegisterParams) -> None:
     """Raises LostLedger where a night that could not be opened would begin a lost ledger anew."""
     if not ledger.failed_to_open(home.tonight):
         return
     try:
-        lost_ledger.expect_ledger(home, params, opens=True)
+        lost_ledger.expect_ledger(home, register, opens=True)
     except LostLedger:
         raise
     except PipelineError as error:  # as of MLflow, which may be why it could not be opened
@@ -209,7 +209,7 @@ def _prune(home: Home) -> None:
     from daybreak.rollout.prune import prune
 
     try:
-        for freed in prune(home, home.params):
+        for freed in prune(home, home.params.night, home.params.register_):
             if freed.num:
                 log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
     except NothingToDo as reason:
@@ -218,12 +218,12 @@ def _prune(home: Home) -> None:
         log.warning("not all could be pruned: %s", sentence(error))
 
 
-def _reread(home: Home, params: CloseSections) -> str:
+def _reread(home: Home, nights: NightParams) -> str:
     """Reads a share of DVC's cache, another one each night, and returns what is damaged there.
 
     `open` reads what is passed on; what only a rollback needs is read by nothing else. No night fails.
     """
-    of = params.night.reread_nights
+    of = nights.reread_nights
     try:
         num_nights = sum(not commit.rollback for commit in ledger.commits(home))  # a rollback reads no share
         objects = dvc_cache.share(dvc_cache.objects(home), number=num_nights, of=of)

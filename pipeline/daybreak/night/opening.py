@@ -28,6 +28,7 @@ from daybreak.contract.errors import (
     sentence,
 )
 from daybreak.contract.record_types import Champion, Night, Release
+from daybreak.contract.sections import LiveSections, NightParams, Params
 from daybreak.contract.table import Table
 from daybreak.evaluation.live_judge import judge_of
 from daybreak.night import recipe_turns
@@ -200,13 +201,13 @@ def _airflow_run() -> str:
     return f"{dag}/{run}" if dag and run else ""
 
 
-def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments: list[str]) -> Night:
+def _lay_out(wanted: _Wanted, day: date, overridden: Params, assignments: list[str]) -> Night:
     """Makes the folder of the night, or completes a partial one, changes into it, and returns the night.
 
     The record is written last, so that a folder without a record is not a night.
     """
     home, root, folder = wanted.home, wanted.root, wanted.folder
-    lost_ledger.expect_ledger(home, overridden, opens=True)
+    lost_ledger.expect_ledger(home, overridden.register_, opens=True)
     address.settle(wanted.home.folder)
     commit = checkout.git("rev-parse", "HEAD", folder=root)
     previous = branch.newest_entry(home)
@@ -246,7 +247,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
 
 
 def _champions_turn(
-    wanted: _Wanted, commit: str, asked: params.Params, assignments: list[str]
+    wanted: _Wanted, commit: str, asked: Params, assignments: list[str]
 ) -> recipe_turns.Turn | None:
     """Returns the turn of the champion's recipe, laid out in the night's folder; None where it has none."""
     try:
@@ -277,7 +278,7 @@ def _check_out(wanted: _Wanted, commit: str) -> None:
     snapshots.share_cache(wanted.folder, cache=wanted.root / ".dvc" / "cache")
 
 
-def _night(wanted: _Wanted, day: date, given: params.NightParams, commit: str, previous: str) -> Night:
+def _night(wanted: _Wanted, day: date, given: NightParams, commit: str, previous: str) -> Night:
     """Returns the record of a night that begins now."""
     now = clock.utc().replace(microsecond=0)
     return Night(
@@ -294,46 +295,47 @@ def _night(wanted: _Wanted, day: date, given: params.NightParams, commit: str, p
     )
 
 
-def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loaded: params.Params) -> None:
+def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loaded: Params) -> None:
     """Warns of the differences of tonight's recipe from the champion's, so that it must be proven better."""
     from daybreak.registry import lineage
 
+    recipe = loaded.workload, loaded.train
     proven = night.chosen is not None and night.chosen.is_refresh
-    if champion is None or proven or lineage.is_refresh(champion, loaded):
+    if champion is None or proven or lineage.is_refresh(champion, *recipe):
         return
-    if not lineage.is_declared_equal(home, champion, loaded):
-        log.warning("%s", lineage.what_changed(home, champion, loaded))
+    if not lineage.is_declared_equal(home, champion, *recipe):
+        log.warning("%s", lineage.what_changed(home, champion, *recipe))
 
 
-def _test_hours(home: Home, loaded: params.Params) -> float:
+def _test_hours(home: Home, loaded: Params) -> float:
     """Returns how long users need to judge tonight's challenger; 0 where that is not known."""
     users = judge_of(loaded.gate.scores)
     if users is None:
         return 0.0
     try:
-        return users.hours_needed(home, loaded, hours=loaded.night.decide_hours)
+        return users.hours_needed(home, loaded.only(LiveSections), hours=loaded.night.decide_hours)
     except PipelineError as error:
         log.warning("no time is planned for the live test: %s", error)
         return 0.0
 
 
-def _expect_portable_code(loaded: params.Params, folder: Path) -> None:
+def _expect_portable_code(loaded: Params, folder: Path) -> None:
     """Raises ParamsError where code cannot travel, rather than after hours of training."""
     for what, files in travelling(loaded, folder):
         source_code.expect_portable(files, what=what, max_mb=loaded.night.max_code_mb)
 
 
-def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[Path]]]:
+def travelling(loaded: Params, folder: Path) -> Iterator[tuple[str, list[Path]]]:
     """Yields where files of the checkout in a folder travel, and which."""
     from daybreak.backends import staging
     from daybreak.registry import carried_code
 
-    if loaded.buckets():
+    if loaded.backend.buckets():
         yield "to each job", staging.code_files(folder)
     yield "into each version", list(carried_code.files_of(loaded.workload.use).values())
 
 
-def _newest_day(loaded: params.Params, zone: Callable[[], str], *, at: datetime) -> date:
+def _newest_day(loaded: Params, zone: Callable[[], str], *, at: datetime) -> date:
     """Returns the newest day that the source has and that is over; `zone` is asked only where it matters."""
     offered: list[date] = sorted(loaded.source.make().days(), reverse=True)
     for day in offered:
@@ -344,7 +346,7 @@ def _newest_day(loaded: params.Params, zone: Callable[[], str], *, at: datetime)
     raise NothingToDo("the source has no day with data")
 
 
-def _zone(home: Home, loaded: params.Params) -> str:
+def _zone(home: Home, loaded: Params) -> str:
     """Returns the zone of the table in which a day ends, as the night before has it.
 
     So only the first night waits until the workload is imported. `ingest` looks again, by tonight's table.
@@ -425,7 +427,7 @@ def _with_chain(home: Home, champion: Champion, day: date) -> Champion:
     )
 
 
-def _why_cold(home: Home, champion: Champion | None, day: date, asked: params.Params) -> str:
+def _why_cold(home: Home, champion: Champion | None, day: date, asked: Params) -> str:
     """Returns why tonight's training has to begin with new weights; "" if it need not."""
     from daybreak.gate import chain
 

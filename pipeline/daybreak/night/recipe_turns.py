@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 from daybreak.contract import code_path, params
 from daybreak.contract.record_types import Ingredients, Release
 from daybreak.contract.records import replace_text
+from daybreak.contract.sections import Params
 from daybreak.registry import lineage
 from daybreak.storage import branch, checkout, ledger, source_code
 from daybreak.storage.home import Home
@@ -37,7 +38,8 @@ import sys
 from pathlib import Path
 from daybreak.registry.lineage import recipe
 from daybreak.storage.home import Home
-print(recipe(Home(Path(sys.argv[1])).params))
+params = Home(Path(sys.argv[1])).params
+print(recipe(params.workload, params.train))
 """
 
 
@@ -52,7 +54,7 @@ class Turn:
 
 
 def of_champion(
-    home: Home, root: Path, asked: params.Params, *, commit: str, trigger: str, assignments: Sequence[str]
+    home: Home, root: Path, asked: Params, *, commit: str, trigger: str, assignments: Sequence[str]
 ) -> Turn | None:
     """Returns the turn of the champion's recipe; None where tonight is that of the checkout's.
 
@@ -70,7 +72,8 @@ def of_champion(
         return None
     version, champion, verdict = last.version, last.champion, last.verdict
     assert version and champion and verdict
-    if lineage.recipe(asked) != verdict.recipe or lineage.is_declared_equal(home, champion, asked):
+    recipe = lineage.recipe(asked.workload, asked.train)
+    if recipe != verdict.recipe or lineage.is_declared_equal(home, champion, asked.workload, asked.train):
         return None  # an edit since, which has the first turn, or none that needs a test
     if why_not := _why_not(home, last):
         log.warning(

@@ -27,7 +27,7 @@ from daybreak.prediction.costs import Estimate, predict_counts
 from daybreak.prediction.efficiency import Efficiency
 
 if TYPE_CHECKING:
-    from daybreak.contract.params import PlanParams
+    from daybreak.contract.sections import PlanParams
 
 log = logging.getLogger(__name__)
 

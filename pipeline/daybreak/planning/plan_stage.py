@@ -10,8 +10,8 @@ from daybreak import hooks
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import PlanSections
 from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Profile
+from daybreak.contract.sections import PlanSections
 from daybreak.machines.catalog import rented
 from daybreak.machines.pricelist import REFRESHED
 from daybreak.planning import planner

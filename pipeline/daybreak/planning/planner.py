@@ -36,7 +36,7 @@ from daybreak.prediction.time_budget import NightWindow, window, windows
 from daybreak.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from daybreak.contract.params import PlanParams, PlanSections
+    from daybreak.contract.sections import PlanParams, PlanSections
 
 log = logging.getLogger(__name__)
 
@@ -311,7 +311,7 @@ def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "
             f"the deadline {night.train_until:%Y-%m-%d %H:%M} UTC had passed when the night began at "
             f"{night.started_at:%H:%M}; raise night.train_hours and open the night again"
         )
-    tonight = course(night, dataset, champion, params)
+    tonight = course(night, dataset, champion, params.workload, params.train)
     if tonight.num_samples < 1:
         raise DataError(
             f"{tonight.epochs:g} epochs over {dataset.num_samples} samples are none to train on; "

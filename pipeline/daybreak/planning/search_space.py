@@ -20,7 +20,7 @@ from daybreak.profiling import remedies
 from daybreak.training.recipe import Course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from daybreak.contract.params import PlanParams, PlanSections
+    from daybreak.contract.sections import PlanParams, PlanSections
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Tuning
+from daybreak.contract.sections import TrainParams
 from daybreak.contract.workload import Workload
 from daybreak.training import sample_order
 from daybreak.training.engine import TorchEngine

@@ -27,8 +27,8 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import DataError, JobError, ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import Plug, ProfileParams, ProfileSections, TrainParams
 from daybreak.contract.record_types import Dataset, Night, Profile, Record, Rental
+from daybreak.contract.sections import ProfileParams, TrainParams, WorkloadPlug
 from daybreak.contract.workload import ARRAYS, Batch, Workload
 from daybreak.machines import contention, this_machine
 from daybreak.machines.this_machine import KEPT_DISTURBED
@@ -53,45 +53,54 @@ class ProfileRequest(Record):
 
     night: str
     dataset: Dataset
-    workload: Plug
+    workload: WorkloadPlug
     profile: ProfileParams
     train: TrainParams
     limit_s: float
 
 
-def profile(home: Home, night: Night, dataset: Dataset, backend: Backend, params: ProfileSections) -> Profile:
+def profile(
+    home: Home,
+    night: Night,
+    dataset: Dataset,
+    backend: Backend,
+    *,
+    plug: WorkloadPlug,
+    params: ProfileParams,
+    train: TrainParams,
+) -> Profile:
     """Returns the profile of the job: an earlier night's if it still holds, else one measured now and kept.
 
     Raises what profiler.profile raises, or JobError with the worker's own sentence where a job measures.
     """
     begin = time.perf_counter()
     limit_s = SHARE * (night.train_until - night.started_at).total_seconds()
-    workload = params.workload.make()
-    name = _name(home, workload, params)
+    workload = plug.make()
+    name = _name(home, workload, plug, params, train)
     path = _kept_in(home, f"{name}.json")
     kept = _kept(path, dataset)
-    if kept and _stands(kept, params.profile):
+    if kept and _stands(kept, params):
         log.info("nothing that a profile depends on has changed: reusing that of night %s", _night(kept))
         return _reused(kept, dataset, since=begin)
-    if params.profile.machine == HERE:
-        measured = profiler.profile(home, dataset, workload, params.profile, params.train, limit_s=limit_s)
+    if params.machine == HERE:
+        measured = profiler.profile(home, dataset, workload, params, train, limit_s=limit_s)
     else:
-        machine = _known(params.profile.machine, backend)
+        machine = _known(params.machine, backend)
         request = ProfileRequest(
             night=night.id,
             dataset=dataset,
-            workload=params.workload,
-            profile=params.profile,
-            train=params.train,
+            workload=plug,
+            profile=params,
+            train=train,
             limit_s=limit_s,
         )
         measured = _by_job(home, request, machine, name=name, backend=backend)
-    if kept and _disturbed(measured) and not _disturbed(kept) and params.profile.reuse_days > 0:
+    if kept and _disturbed(measured) and not _disturbed(kept) and params.reuse_days > 0:
         log.info("other processes disturbed the profile: reusing that of night %s", _night(kept))
         return _reused(kept, dataset, since=begin)
     origin = {
         "night": night.id,
-        "machine": params.profile.machine,
+        "machine": params.machine,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "num_samples": dataset.num_samples,
     }
@@ -113,17 +122,18 @@ def _known(name: str, backend: Backend) -> Machine:
     return known[name]
 
 
-def _name(home: Home, workload: Workload, params: ProfileSections) -> str:
+def _name(
+    home: Home, workload: Workload, plug: WorkloadPlug, params: ProfileParams, train: TrainParams
+) -> str:
     """Returns a digest of all that has to be the same for a profile to be reused."""
-    section = params.profile
     return this_machine.facts_digest(
         {
-            "machine": this_machine.fingerprint() if section.machine == HERE else section.machine,
+            "machine": this_machine.fingerprint() if params.machine == HERE else params.machine,
             # Names without folders, as each night has a worktree of its own.
             "code": sorted({f"{path.name} {records.digest(path)}" for path in _code(home, workload)}),
-            "workload": params.workload.model_dump(),
-            "profile": section.model_dump(exclude={"reuse_days"}),
-            "train": params.train.model_dump(),
+            "workload": plug.model_dump(),
+            "profile": params.model_dump(exclude={"reuse_days"}),
+            "train": train.model_dump(),
             "batch": _batch(workload),
         }
     )

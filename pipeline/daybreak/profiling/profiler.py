@@ -6,8 +6,8 @@ The measurements (`diagnosis`) suggest remedies; they are tried, and those that 
 import math
 from dataclasses import replace
 
-from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.contract.record_types import Dataset, Profile
+from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.contract.workload import ARRAYS, Workload
 from daybreak.machines import contention
 from daybreak.profiling import line_fit

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Remedy, Tuning
+from daybreak.contract.sections import TrainParams
 from daybreak.machines import this_machine
 from daybreak.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
 from daybreak.profiling.job_facts import JobFacts, ModelFacts

@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from daybreak.contract.errors import NothingToDo, NotYet
-from daybreak.contract.params import ReleaseParams
 from daybreak.contract.record_types import Approval, Night, Stop, Verdict
+from daybreak.contract.sections import ReleaseParams
 
 
 def request_approval(verdict: Verdict, params: ReleaseParams, *, until: datetime) -> Verdict:

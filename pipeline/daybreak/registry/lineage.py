@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.params import JobSections
 from daybreak.contract.record_types import Champion, Ingredients, Night, Version
+from daybreak.contract.sections import TrainParams, WorkloadPlug
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import file_digests, frame_digest, source_digest
@@ -20,38 +20,38 @@ MOST_NAMED = 6  # changes, in a sentence
 ADDED: tuple[str, ...] = ()  # keys of `train` that a release after 0.1.0 added
 
 
-def recipe(params: JobSections) -> str:
+def recipe(workload: WorkloadPlug, train: TrainParams) -> str:
     """Returns the digest of the workload (import path, arguments, source files) and of `train`.
 
     Parameters that do not change the model, such as the checkpoint interval, are left out.
     """
-    train = _train(params)
-    plug = params.workload.model_dump_json()
-    parts = (plug, train, source_digest(params.workload.use))
+    parts = (workload.model_dump_json(), _train(train), source_digest(workload.use))
     return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
 
 
-def ingredients(params: JobSections) -> Ingredients:
+def ingredients(workload: WorkloadPlug, train: TrainParams) -> Ingredients:
     """Returns what tonight's recipe is made of."""
-    plug = params.workload.model_dump(mode="json")
+    plug = workload.model_dump(mode="json")
     values = {f"workload.{key}": value for key, value in plug.items()}
-    values |= {f"train.{key}": value for key, value in json.loads(_train(params)).items()}
-    return Ingredients(files=file_digests(params.workload.use), values=values)
+    values |= {f"train.{key}": value for key, value in json.loads(_train(train)).items()}
+    return Ingredients(files=file_digests(workload.use), values=values)
 
 
-def is_refresh(champion: Champion | None, params: JobSections) -> bool:
+def is_refresh(champion: Champion | None, workload: WorkloadPlug, train: TrainParams) -> bool:
     """Returns whether tonight's recipe is the one that the champion was made by."""
-    return champion is not None and champion.lineage.get("recipe") == recipe(params)
+    return champion is not None and champion.lineage.get("recipe") == recipe(workload, train)
 
 
-def what_changed(home: Home, champion: Champion, params: JobSections) -> str:
+def what_changed(home: Home, champion: Champion, workload: WorkloadPlug, train: TrainParams) -> str:
     """Returns a clause on what makes tonight's recipe another, and how to declare that it learns the same."""
     (made,) = ledger.promotions(home, champion.version)
     before = branch.read_at(home, made.commit, Ingredients) if made else None
     if before is None:
         changes = "what that was made of is not on record"
     else:
-        changes = ", ".join(differences(before, ingredients(params))) or "Daybreak itself has changed"
+        changes = (
+            ", ".join(differences(before, ingredients(workload, train))) or "Daybreak itself has changed"
+        )
     return (
         f"the recipe is not that of version {champion.version} ({changes}); if it learns the same, declare "
         f'it: daybreak same-recipe --reason "why it does"'
@@ -75,26 +75,30 @@ def differences(before: Ingredients, now: Ingredients) -> list[str]:
     return [*said[:MOST_NAMED], *more]
 
 
-def is_declared_equal(home: Home, champion: Champion | None, params: JobSections) -> bool:
+def is_declared_equal(
+    home: Home, champion: Champion | None, workload: WorkloadPlug, train: TrainParams
+) -> bool:
     """Returns whether a person declared tonight's recipe to be the one that the champion was made by."""
     if champion is None:
         return False
-    tonight = recipe(params)
+    tonight = recipe(workload, train)
     notes = ledger_notes.read(home, branch.expect_signed(home))
     return any(note.recipe == tonight and champion.version in note.versions for note in notes)
 
 
-def _train(params: JobSections) -> str:
+def _train(params: TrainParams) -> str:
     """Returns the part of `train` that decides the model: no checkpoint interval, no number of workers.
 
     Keys in `ADDED` are left out at their defaults, so that a release that adds one changes no recipe.
     """
-    fields = type(params.train).model_fields
-    added = {name for name in ADDED if getattr(params.train, name) == fields[name].default}
-    return params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"} | added)
+    fields = type(params).model_fields
+    added = {name for name in ADDED if getattr(params, name) == fields[name].default}
+    return params.model_dump_json(exclude={"checkpoint_every_s", "num_workers"} | added)
 
 
-def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSections) -> dict[str, str]:
+def lineage(
+    night: Night, *, data_digest: str, model_digest: str, workload: WorkloadPlug, train: TrainParams
+) -> dict[str, str]:
     """Returns what a version was made of, as the tags that it gets in MLflow and in the ledger."""
     return {
         "night": night.id,
@@ -103,12 +107,18 @@ def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSec
         "data_digest": data_digest,
         "dvc_lock": records.digest(LOCK) if LOCK.exists() else "",
         "model_digest": model_digest,
-        "recipe": recipe(params),
-        "source": source_digest(params.workload.use),
+        "recipe": recipe(workload, train),
+        "source": source_digest(workload.use),
         "daybreak": frame_digest(),
     }
 
 
-def tags_of(version: Version, *, night: Night, params: JobSections) -> dict[str, str]:
+def tags_of(version: Version, *, night: Night, workload: WorkloadPlug, train: TrainParams) -> dict[str, str]:
     """Returns the lineage of a registered version."""
-    return lineage(night, data_digest=version.data_digest, model_digest=version.model_digest, params=params)
+    return lineage(
+        night,
+        data_digest=version.data_digest,
+        model_digest=version.model_digest,
+        workload=workload,
+        train=train,
+    )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import without_password
-from daybreak.contract.params import RegisterSections
 from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training
+from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import ARRAYS, serves_rows
 from daybreak.registry import carried_code, row_packaging
 from daybreak.registry.weights import MODEL
@@ -44,7 +44,7 @@ class Logged:
 def log_model(
     client: "MlflowClient",
     run_id: str,
-    params: RegisterSections,
+    plug: WorkloadPlug,
     *,
     day: date,
     model: Path = MODEL,
@@ -59,14 +59,14 @@ def log_model(
         warnings.filterwarnings("ignore", message=".*type hint")  # of MLflow's own classes
         import mlflow.pyfunc
 
-    workload = params.workload.make()
+    workload = plug.make()
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         # The signature is explicit; ranges are compared by MLflow 3.17 on pandas 3.
         warnings.filterwarnings("ignore", message=".*(type hint|input example|Operation with range)")
         folder = Path(scratch) / "model"
         taken = _rows(workload, Path(scratch), day=day) if serves_rows(workload) else _samples()
         code = Path(scratch) / carried_code.ARCHIVE
-        carried_code.pack(carried_code.files_of(params.workload.use), code)
+        carried_code.pack(carried_code.files_of(plug.use), code)
         mlflow.pyfunc.save_model(
             folder,
             python_model=str(Path(__file__).with_name("served.py")),
@@ -74,7 +74,7 @@ def log_model(
             code_paths=[str(code)],
             signature=taken.signature,
             input_example=taken.example,
-            pip_requirements=requirements(params.workload.use, of_rows=taken.example is not None),
+            pip_requirements=requirements(plug.use, of_rows=taken.example is not None),
         )
         files_digest, mlmodel = records.digest(folder), (folder / DESCRIPTION).read_text()
         client.log_artifacts(run_id, str(folder), to)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.params import RegisterSections
 from daybreak.contract.record_types import (
     Champion,
     Dataset,
@@ -21,8 +20,9 @@ from daybreak.contract.record_types import (
     Training,
     Version,
 )
+from daybreak.contract.sections import RegisterParams, TrainParams, WorkloadPlug
 from daybreak.registry import aliases, description, packaging
-from daybreak.registry.lineage import ingredients, lineage
+from daybreak.registry.lineage import ingredients, lineage, tags_of
 from daybreak.registry.weights import MODEL, check_digest
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import find_or_make_run, session
@@ -40,7 +40,9 @@ def register(
     training: Training,
     evaluation: Evaluation,
     champion: Champion | None,
-    params: RegisterSections,
+    workload: WorkloadPlug,
+    train: TrainParams,
+    register: RegisterParams,
 ) -> Version:
     """Makes tonight's model a version under the alias `challenger`, and returns its record.
 
@@ -52,9 +54,11 @@ def register(
             f"evaluation.json is of model {evaluation.model_digest}, training.json of "
             f"{training.model_digest}; run evaluate again"
         )
-    name = params.register_.name
-    records.write(ingredients(params), home.records)
-    tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
+    name = register.name
+    records.write(ingredients(workload, train), home.records)
+    tags = lineage(
+        night, data_digest=dataset.digest, model_digest=training.model_digest, workload=workload, train=train
+    )
     with session(home) as client:
         run_id = find_or_make_run(home, client, night.id)
         text = description.describe(night=night, evaluation=evaluation, champion=champion)
@@ -65,8 +69,8 @@ def register(
             packaging.log_records(
                 home, client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
-            packaging.log_sources(client, run_id, night=night, dataset=dataset, workload=params.workload.use)
-            logged = packaging.log_model(client, run_id, params, day=night.day)
+            packaging.log_sources(client, run_id, night=night, dataset=dataset, workload=workload.use)
+            logged = packaging.log_model(client, run_id, workload, day=night.day)
             files_digest, mlmodel = logged.files_digest, logged.mlmodel
             number = number or _make_version(
                 client, name, source=logged.source, run_id=run_id, tags=tags, text=text
@@ -91,17 +95,27 @@ def register(
 
 
 def register_refit(
-    home: Home, judged: Version, *, night: Night, model: Path, training: Training, params: RegisterSections
+    home: Home,
+    judged: Version,
+    *,
+    night: Night,
+    model: Path,
+    training: Training,
+    workload: WorkloadPlug,
+    train: TrainParams,
 ) -> Version:
     """Makes a refit of tonight's version, in the folder `model`, a version too, and returns its record.
 
     It belongs to the same run, and has the page and the scores of the judged version.
     """
     check_digest(model, training.model_digest, record="the record of the refit")
-    tags = lineage(night, data_digest=judged.data_digest, model_digest=training.model_digest, params=params)
+    made = replace(judged, model_digest=training.model_digest)
+    tags = tags_of(made, night=night, workload=workload, train=train)
     tags["refit_of"] = str(judged.number)
     with session(home) as client:
-        logged = packaging.log_model(client, judged.run_id, params, day=night.day, model=model, to="refitted")
+        logged = packaging.log_model(
+            client, judged.run_id, workload, day=night.day, model=model, to="refitted"
+        )
         page = aliases.existing(client, judged.name, judged.number).description or ""
         number = _find_version(client, judged.name, tags) or _make_version(
             client,
@@ -112,9 +126,8 @@ def register_refit(
             text=description.of_refit(page, judged=judged.number),
         )
     return replace(
-        judged,
+        made,
         number=number,
-        model_digest=training.model_digest,
         files_digest=logged.files_digest,
         mlmodel=logged.mlmodel,
     )

@@ -28,7 +28,7 @@ class Served(PythonModel):
         """Loads the weights into the workload that model.json names, as the version's code has it."""
         folder = Path(context.artifacts["model"])
         _unpack(folder.parents[1] / "code" / "code.zip")
-        from daybreak.contract.params import Plug
+        from daybreak.contract.sections import Plug
         from daybreak.contract.workload import serves_rows
         from daybreak.registry.carried_code import check_inside
         from daybreak.registry.weights import load_model, load_rows

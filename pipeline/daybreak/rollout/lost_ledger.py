@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import LostLedger
-from daybreak.contract.params import ModelSections
+from daybreak.contract.sections import RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy
 from daybreak.storage import branch, erasures, ledger, mlflow_client
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def expect_ledger(home: Home, params: ModelSections, *, opens: bool = False) -> None:
+def expect_ledger(home: Home, register: RegisterParams, *, opens: bool = False) -> None:
     """Raises LostLedger where MLflow, a journal or a remote knows of more than the ledger has.
 
     A night that `opens` asks MLflow in full only where the ledger has no champion, and else takes a quick
@@ -43,15 +43,13 @@ def expect_ledger(home: Home, params: ModelSections, *, opens: bool = False) -> 
             mlflow_client.create(home)
         if tip or not mlflow_client.is_missing(home):
             with session(home) as client:
-                evidence += _mlflow_says(
-                    home, client, params.register_.name, tip, has_champion=serving is not None
-                )
-    elif (quick := mlflow_client.champion_tag(home, params.register_.name)) and quick[1]:
-        evidence += _alias_says(home, params.register_.name, *quick, tip=tip)
+                evidence += _mlflow_says(home, client, register.name, tip, has_champion=serving is not None)
+    elif (quick := mlflow_client.champion_tag(home, register.name)) and quick[1]:
+        evidence += _alias_says(home, register.name, *quick, tip=tip)
     if not evidence:
         return
     if branch.ledger_tip(home) != tip:  # a promotion was under way
-        expect_ledger(home, params, opens=opens)
+        expect_ledger(home, register, opens=opens)
         return
     has = f"ends at {tip[:9]} without it" if tip else "is gone"
     raise LostLedger(

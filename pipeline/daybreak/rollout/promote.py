@@ -7,7 +7,6 @@ by the next call, or by the next `watch`.
 
 from daybreak.contract import clock
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.params import RegisterSections
 from daybreak.contract.record_types import (
     Approval,
     Champion,
@@ -18,6 +17,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
+from daybreak.contract.sections import TrainParams, WorkloadPlug
 from daybreak.registry import aliases
 from daybreak.registry import approval as approvals
 from daybreak.registry.lineage import tags_of
@@ -33,8 +33,9 @@ def promote(
     version: Version,
     verdict: Verdict,
     champion: Champion | None,
-    params: RegisterSections,
     *,
+    workload: WorkloadPlug,
+    train: TrainParams,
     home: Home,
     approval: Approval | None = None,
     refit: Refit | None = None,
@@ -61,7 +62,7 @@ def promote(
         model_digest=version.model_digest,
         files_digest=version.files_digest,
         night=night.id,
-        lineage=tags_of(version, night=night, params=params),
+        lineage=tags_of(version, night=night, workload=workload, train=train),
     )
 
     def commit_promotion() -> str:

@@ -22,8 +22,8 @@ from ruamel.yaml import YAML
 
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.params import CloseSections
 from daybreak.contract.record_types import Champion, Night
+from daybreak.contract.sections import NightParams, RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout import targets
 from daybreak.rollout.rollback import promotion_of, steps_back
@@ -46,49 +46,51 @@ class Freed:
     num_bytes: int
 
 
-def prune(home: Home, params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
+def prune(
+    home: Home, nights: NightParams, register: RegisterParams, *, dry_run: bool = False
+) -> Iterator[Freed]:
     """Deletes what is not needed any more, and yields how much of each kind.
 
     Raises NothingToDo after the folders of nights while a night is open, whose data nothing names yet.
     """
     with checkout.folders_alone(home.folder):
-        yield from _pruned(home, params, dry_run=dry_run)
+        yield from _pruned(home, nights, register.name, dry_run=dry_run)
 
 
-def _pruned(home: Home, params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
+def _pruned(home: Home, nights: NightParams, name: str, *, dry_run: bool) -> Iterator[Freed]:
     now, commits, releases = datetime.now(UTC), ledger.commits(home), ledger.releases(home)
     closed = {commit.night for commit in commits}
     newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))
     unclosed = {night.id for _, night in night_folders.unclosed(home)}
-    names = closed - unclosed - set(newest[: params.night.keep]) | _half_made(home)
+    names = closed - unclosed - set(newest[: nights.keep]) | _half_made(home)
     yield _worktrees(home, names, dry_run=dry_run)
     if opened := night_folders.undecided(home):
         raise NothingToDo(
             f"no data is pruned while night {opened[0].id} is open; run prune once it is closed, or end it "
             f"with: daybreak stop --night {opened[0].id}"
         )
-    kept = _kept(home, params, commits, releases, now)
+    kept = _kept(home, nights, commits, releases, now)
     yield _cache(home, kept, dry_run=dry_run)
-    yield _models(home, params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
-    yield from _served(home, params.register_.name, dry_run=dry_run)
+    yield _models(home, name, closed - {commit.night for commit in kept}, dry_run=dry_run)
+    yield from _served(home, name, dry_run=dry_run)
     if not dry_run:
         checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=home.folder)
 
 
-def needed_by_ledger(home: Home, params: CloseSections) -> list[str]:
+def needed_by_ledger(home: Home, nights: NightParams) -> list[str]:
     """Returns the texts of dvc.lock of the nights whose data is kept, with the digests of now."""
-    kept = _kept(home, params, ledger.commits(home), ledger.releases(home), datetime.now(UTC))
+    kept = _kept(home, nights, ledger.commits(home), ledger.releases(home), datetime.now(UTC))
     texts = branch.texts_at(home, [one.id for one in kept], [LOCK])
     changes = erasures.changed(home)
     return [erasures.now_of_lock(home, files[LOCK], changes) for files in texts if LOCK in files]
 
 
 def _kept(
-    home: Home, params: CloseSections, commits: Sequence[Commit], releases: Sequence[Commit], now: datetime
+    home: Home, nights: NightParams, commits: Sequence[Commit], releases: Sequence[Commit], now: datetime
 ) -> list[Commit]:
-    since = now - timedelta(days=params.night.keep_days)
+    since = now - timedelta(days=nights.keep_days)
     return needed(
-        commits, releases, since=since.timestamp(), newest=params.night.keep, anchor=_anchor(home, commits)
+        commits, releases, since=since.timestamp(), newest=nights.keep, anchor=_anchor(home, commits)
     )
 
 

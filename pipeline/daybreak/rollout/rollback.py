@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import NothingToDo, ParamsError, ReleaseError
 from daybreak.contract.formats import one_line, short_id
-from daybreak.contract.params import ModelSections
 from daybreak.contract.record_types import Champion, Release, Verdict
+from daybreak.contract.sections import RegisterParams
 from daybreak.contract.user import user
 from daybreak.registry import aliases
 from daybreak.rollout import hold, night_events, saga
@@ -31,7 +31,7 @@ RECENT = 20  # newest entries that are searched for the same request
 
 def rollback(
     home: Home,
-    params: ModelSections,
+    register: RegisterParams,
     *,
     reason: str,
     to: int | str = 0,
@@ -51,6 +51,7 @@ def rollback(
     Args:
         home: whose nights these are.
         params: name of the model, and what to check the ledger by.
+        register: name of the model
         reason: why; the ledger and the registry keep it
         to: the version that is to serve, or the night or the day that made it; found by `steps` if 0
         steps: how many promotions to take back
@@ -59,7 +60,7 @@ def rollback(
         once: name of a request that may be sent again, such as "run 7"; it takes effect once
         yes: do not ask at a terminal whether it is to be done
     """
-    name = params.register_.name
+    name = register.name
     if not reason.strip():
         raise ParamsError("a rollback needs a reason, which the ledger keeps; give --reason TEXT")
     with session(home) as client:
@@ -67,7 +68,7 @@ def rollback(
         if finished := _finished(home, client, name, targets):
             return finished
         tip = branch.newest_entry(home)
-        serving = _serving(home, params)
+        serving = _serving(home, register)
         if once and (done := _done(home, once)):
             return done
         night = _to_serve_again(home, serving, to=to, steps=steps)
@@ -79,12 +80,12 @@ def rollback(
         return move.release
 
 
-def _serving(home: Home, params: ModelSections) -> Release | Champion:
+def _serving(home: Home, register: RegisterParams) -> Release | Champion:
     """Returns the release that serves; raises ReleaseError where none does, or where the ledger is lost."""
     newest = next(iter(ledger.history(home, limit=1)), None)
     if newest and newest.serving:
         return newest.serving
-    expect_ledger(home, params)
+    expect_ledger(home, register)
     raise ReleaseError("no version was ever promoted; there is nothing to roll back")
 
 

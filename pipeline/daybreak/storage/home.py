@@ -20,7 +20,7 @@ from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.storage.checkout import git
 
 if TYPE_CHECKING:
-    from daybreak.contract.params import Params
+    from daybreak.contract.sections import Params
     from daybreak.storage.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Home:
         Where they cannot be read, those of the home hold, or of the newest commit whose params.yaml can be
         read; without one, as in a home whose first commit cannot be read, the defaults.
         """
-        from daybreak.contract.params import Params, Plug
+        from daybreak.contract.sections import BackendPlug, Params, SourcePlug, WorkloadPlug
 
         try:
             return self.params_of(folder)
@@ -125,8 +125,12 @@ class Home:
             _warn(f"{fault}; until then, that of {name} is read where a night ends")
             return loaded
         _warn(f"{fault}; until then, the defaults hold where a night ends")
-        unknown = Plug(use="params:unreadable")
-        return Params(source=unknown, workload=unknown, backend=Plug(use="daybreak:Local"))
+        unknown = "params:unreadable"
+        return Params(
+            source=SourcePlug(use=unknown),
+            workload=WorkloadPlug(use=unknown),
+            backend=BackendPlug(use="daybreak:Local"),
+        )
 
     def _other_params(self, folder: Path) -> "Iterator[tuple[str, Callable[[], Params]]]":
         from daybreak.contract import params

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError, ReleaseError
-from daybreak.contract.params import ReleaseParams
+from daybreak.contract.sections import ReleaseParams
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home
 

@@ -35,7 +35,7 @@ import sqlalchemy as sa
 
 from daybreak.contract.clock import Clock, boot
 from daybreak.contract.errors import ParamsError, ReleaseError
-from daybreak.contract.params import ServingParams
+from daybreak.contract.sections import ServingParams
 from daybreak.storage.bucket import options
 from daybreak.storage.checkout import membership
 from daybreak.storage.traffic_database import (

@@ -26,7 +26,7 @@ from daybreak.contract.workload import ARRAYS, STATE
 from daybreak.storage.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from daybreak.contract.params import JobSections
+    from daybreak.contract.sections import TrainParams, WorkloadPlug
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,13 @@ class Course:
         )
 
 
-def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
+def course(
+    night: Night,
+    dataset: Dataset,
+    champion: Champion | None,
+    workload: "WorkloadPlug",
+    train: "TrainParams",
+) -> Course:
     """Returns tonight's course: warm from the champion on the newest samples, or cold on all samples.
 
     The newest are `train.warm_share` of all, and at least those of the days that the champion has not seen.
@@ -72,7 +78,6 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
     edited, has other arguments or was fitted again begins with the champion's weights, but trains on all
     samples: they may suit it less.
     """
-    train = params.train
     whole = Course(
         warm=False,
         newest=False,
@@ -81,10 +86,10 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
         num_samples=round(train.epochs * dataset.num_samples),
         rate=train.rate,
     )
-    if champion is None or begins_cold(night, champion, params):
+    if champion is None or begins_cold(night, champion, workload, train):
         return whole
     model = json.loads(FACTS.read_text())
-    if change := _changed(champion, model, params):
+    if change := _changed(champion, model, workload, train):
         log.warning("%s; training on all samples, from its weights if they have the same shapes", change)
         return replace(whole, warm=True)
     share = max(1, round(train.warm_share * dataset.num_samples))
@@ -101,35 +106,39 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
     )
 
 
-def begins_cold(night: Night, champion: Champion | None, params: "JobSections") -> bool:
+def begins_cold(
+    night: Night, champion: Champion | None, workload: "WorkloadPlug", train: "TrainParams"
+) -> bool:
     """Returns whether tonight's training begins with new weights, and not with the champion's."""
-    on_cold_day = night.day.toordinal() % params.train.cold_every == 0
+    on_cold_day = night.day.toordinal() % train.cold_every == 0
     if champion is None or on_cold_day or not champion.version or not FACTS.exists():
         return True
     if night.cold:
         log.info("%s; starting cold", night.cold)
         return True
-    if why_cold := _unlike(champion, json.loads(FACTS.read_text()), params):
+    if why_cold := _unlike(champion, json.loads(FACTS.read_text()), workload):
         log.warning("%s; starting cold", why_cold)
     return bool(why_cold)
 
 
-def _unlike(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
+def _unlike(champion: Champion, model: dict[str, Any], workload: "WorkloadPlug") -> str:
     """Returns why the champion's weights mean nothing to tonight's model; "" if they do."""
-    if model["workload"] != params.workload.use:
+    if model["workload"] != workload.use:
         return "the champion is another workload"
     if champion.model_digest and digest(CHAMPION) != champion.model_digest:
         return f"{CHAMPION} is not the model of version {champion.version}"
     return ""
 
 
-def _changed(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
+def _changed(
+    champion: Champion, model: dict[str, Any], workload: "WorkloadPlug", train: "TrainParams"
+) -> str:
     """Returns what has changed in the workload since the champion was trained; "" if nothing has."""
-    if model["arguments"] != (params.workload.model_extra or {}):
+    if model["arguments"] != (workload.model_extra or {}):
         return f"the workload has other arguments than version {champion.version}"
-    if (rate := model.get("band_rate", 0.0)) != params.train.band_rate:
-        return f"train.band_rate is {params.train.band_rate:g}, and version {champion.version} has {rate:g}"
-    source = source_digest(params.workload.use)
+    if (rate := model.get("band_rate", 0.0)) != train.band_rate:
+        return f"train.band_rate is {train.band_rate:g}, and version {champion.version} has {rate:g}"
+    source = source_digest(workload.use)
     if champion.lineage.get("source", source) != source:
         return f"the workload was edited since version {champion.version} was trained"
     if digest(ARRAYS / STATE) != digest(CHAMPION / STATE):

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.table import AnyColumn, Table
+from daybreak.contract.table import AnyColumn, Table, codes
 from daybreak.contract.workload import EPOCH, State
-from daybreak.data.casts import codes
 from daybreak.data.features import features_of, past_of, read_clean
 
 if TYPE_CHECKING:

@@ -191,7 +191,8 @@ def test_a_rate_is_part_of_a_recipe():
     def recipe_at(**train: float) -> str:
         use = "daybreak.examples.shop.regression:Regression"
         given = {"source": "a.b:C", "backend": "a.b:C", "workload": use, "train": train}
-        return lineage.recipe(params.check(given))
+        loaded = params.check(given)
+        return lineage.recipe(loaded.workload, loaded.train)
 
     assert recipe_at() == recipe_at(band_rate=0.0) != recipe_at(band_rate=0.5)
     assert recipe().identity != recipe(tuning=Tuning(band_rate=0.5)).identity

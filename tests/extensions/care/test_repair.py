@@ -12,8 +12,8 @@ import pytest
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, ReleaseError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Check, Night
+from daybreak.contract.sections import Params
 from daybreak.data import casts, source
 from daybreak.examples.demand.demand import Demand
 from daybreak.extensions.care import repair

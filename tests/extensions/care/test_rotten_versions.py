@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from daybreak import cli
-from daybreak.contract.params import Params
+from daybreak.contract.sections import Params
 from daybreak.extensions.care import repair
 from daybreak.storage.home import Home
 from tests.extensions.care.test_repair import flip

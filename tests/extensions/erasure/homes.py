@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.record_types import Dataset, Night, Plan, Rental, Training, Tuning, Verdict
+from daybreak.contract.sections import Params
 from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
 from daybreak.data.partitions import PART
 from daybreak.data.source import write_partition
@@ -114,7 +115,7 @@ def run_night(home: Path, day: date, *, with_version: bool = False) -> Night:
     return night
 
 
-def promote(loaded: params.Params) -> None:
+def promote(loaded: Params) -> None:
     """Register and promote a model of the night, with weights as they begin."""
     workload = loaded.workload.make()
     torch.manual_seed(0)

@@ -22,6 +22,7 @@ from daybreak.contract.record_types import (
     Rental,
     Training,
 )
+from daybreak.contract.sections import Params
 from daybreak.extensions.exploration import chosen_values
 from daybreak.registry.lineage import recipe
 from daybreak.storage import branch, ledger
@@ -68,7 +69,7 @@ def closed(pattern: Night, key: str, values: Sequence[int], *, worth: float) -> 
         ledger.commit_night(Home.here(), opened, message="rejected")
 
 
-def opened(home: Path, day: int, **options: object) -> tuple[Night, params.Params]:
+def opened(home: Path, day: int, **options: object) -> tuple[Night, Params]:
     os.chdir(home)
     night = runner.run(Home.here(), "open", day=FIRST + timedelta(days=day), **options)
     assert isinstance(night, Night)
@@ -129,12 +130,12 @@ def test_a_width_that_paid_is_a_refresh_of_the_champion_and_one_that_is_only_tri
 ) -> None:
     choosing(repository, f"{WIDTH}: [64, 128]", commit)
     first, loaded = opened(repository, 0)
-    champion = Champion(version=1, replaced=0, lineage={"recipe": recipe(loaded)})
+    champion = Champion(version=1, replaced=0, lineage={"recipe": recipe(loaded.workload, loaded.train)})
     facts = {"workload": loaded.workload.use, "arguments": {}}
     records.replace_text(FACTS, json.dumps(facts))
     champion = replace(champion, model_digest=records.digest(FACTS.parent))
 
-    def choose(*assignments: str) -> tuple[Chosen, params.Params]:
+    def choose(*assignments: str) -> tuple[Chosen, Params]:
         folder = Path("params.yaml").read_text()
         after = replace(first, previous=branch.ledger_tip(Home.here()))
         chosen = chosen_values.choose_for(Home.here(), after, champion, params.load(Path()), assignments)

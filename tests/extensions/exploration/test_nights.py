@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.record_types import Evaluation, Plan, Training
+from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.machines.catalog import local, rented
 from daybreak.planning.plan_stage import plan
 from daybreak.prediction.update_time import update

@@ -13,7 +13,7 @@ import yaml
 
 from daybreak import cli
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import Plug
+from daybreak.contract.sections import Plug
 from daybreak.contract.table import Float
 from daybreak.extensions.init import survey
 from daybreak.extensions.trial.rehearsal import rehearse

@@ -56,7 +56,7 @@ def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_par
     arrays = records.read(Dataset, records.RUN).digest
     for _ in range(2):
         close_night()
-    rollback.rollback(Home.here(), params.load(home), steps=1, reason="worse")
+    rollback.rollback(Home.here(), params.load(home).register_, steps=1, reason="worse")
     publisher.publish_home(Home.here())
     started, ended, again, _, _, back = server
     assert (started["eventType"], ended["eventType"], back["eventType"]) == ("START", "COMPLETE", "COMPLETE")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Watch
+from daybreak.contract.sections import Params
 from daybreak.extensions.live_test.observations import observe
 from daybreak.gate import watch
 from daybreak.gate.chain import anchor_of
@@ -78,7 +78,7 @@ def come(
 
 def looked(settings: Params, log: Log) -> Watch:
     """The hourly look, five minutes ago."""
-    seen = watch.watch(Home.here(), held_back())
+    seen = watch.watch(Home.here(), loaded := held_back(), loaded.watch)
     pass_time(log, 300)
     return seen
 
@@ -177,7 +177,7 @@ def test_a_holdback_of_the_release_before_ends_at_the_next_look(
     assert (now.champion, now.challenger, now.experiment) == (3, 1, NAME)
     assert list(log.exposures(NAME)) == []
     log.change_traffic(lambda now: replace(old, revision=now.revision))
-    watch.watch(Home.here(), settings)
+    watch.watch(Home.here(), settings, settings.watch)
     assert (log.traffic().challenger, log.traffic().share, log.traffic().experiment) == (0, 0.0, "")
 
 
@@ -189,10 +189,10 @@ def test_a_router_loads_the_anchor_after_what_is_not_needed_was_pruned(
     keeping = settings.model_copy(
         update={"night": settings.night.model_copy(update={"keep": 1, "keep_days": 1})}
     )
-    list(prune.prune(Home.here(), keeping))
+    list(prune.prune(Home.here(), keeping.night, keeping.register_))
     looked(settings, log)
     assert (log.traffic().champion, log.traffic().challenger) == (4, 1)
     with running(home) as router:
         until(lambda: router.get("health").json()["loaded"] == [1, 4])
         assert {router.recommend(f"u{number}")["version"] for number in range(20, 60)} == {1, 4}
-    assert rollback.rollback(Home.here(), settings, to=1, reason="a test").version == 1
+    assert rollback.rollback(Home.here(), settings.register_, to=1, reason="a test").version == 1

@@ -135,15 +135,15 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
     ledger.commit_night(Home.here(), night, message="promote")
     os.chdir(home)
     settings = held_back()
-    watch.watch(Home.here(), settings)
+    watch.watch(Home.here(), settings, settings.watch)
     assert (log.traffic().champion, log.traffic().challenger) == (2, 1)
     pass_time(log, 300)
     come(log, 300, chance=0.35)
-    seen = watch.watch(Home.here(), settings)
+    seen = watch.watch(Home.here(), settings, settings.watch)
     assert (seen.outcome, seen.serving) == ("kept", 2)
     assert "on live traffic 2 against 1: " in seen.reason
     come(log, 3000, chance=0.9)
-    seen = watch.watch(Home.here(), settings)
+    seen = watch.watch(Home.here(), settings, settings.watch)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
     assert "score: log loss " in seen.reason
 

@@ -16,7 +16,6 @@ import pytest
 from daybreak.contract import clock, params, records
 from daybreak.contract.clock import Clock
 from daybreak.contract.errors import NothingToDo, NotYet
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import (
     Evaluation,
     Live,
@@ -24,6 +23,7 @@ from daybreak.contract.record_types import (
     Night,
     Verdict,
 )
+from daybreak.contract.sections import Params
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test import live_test
 from daybreak.gate import watch
@@ -190,7 +190,7 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
     come(log, 100)
     waits()
     assert log.traffic().share == 0.05
-    rollback.rollback(Home.here(), params.load(Path()), reason="a test", hold_days=0)
+    rollback.rollback(Home.here(), params.load(Path()).register_, reason="a test", hold_days=0)
     verdict = gate_night()
     assert verdict.action == "no data"
     assert verdict.reason == "live: version 1 serves by now, not 2"
@@ -290,7 +290,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
     records.write(night, folder / records.RUN)
     os.chdir(folder)
     waits()
-    closing.close(Home.here(), records.read(Night, records.RUN), settings)
+    closing.close(Home.here(), records.read(Night, records.RUN), settings, settings.backend)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 
@@ -298,7 +298,10 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
 def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, log: Log) -> None:
     waits()
     come(log, 500, Model(errors=1.0))
-    assert "ended the experiment 2025-01-11: errors: " in watch.watch(Home.here(), params.load(Path())).reason
+    loaded = params.load(Path())
+    assert (
+        "ended the experiment 2025-01-11: errors: " in watch.watch(Home.here(), loaded, loaded.watch).reason
+    )
     assert log.traffic().share == 0
     assert gate_night().reason.startswith("live: stopped by errors")
 
@@ -310,7 +313,7 @@ def test_watch_ends_an_experiment_that_cannot_be_judged_and_looks_on(night: Nigh
     records.write(
         replace(evaluation, live=LiveMetric()), records.RUN
     )  # of a workload whose metrics are all of sets
-    seen = watch.watch(Home.here(), params.load(Path()))
+    seen = watch.watch(Home.here(), loaded := params.load(Path()), loaded.watch)
     assert "ended the experiment 2025-01-11: no metric of the workload has a value" in seen.reason
     assert (seen.serving, log.traffic().share) == (1, 0.0)
 
@@ -319,7 +322,7 @@ def test_watch_ends_an_experiment_that_cannot_be_judged_and_looks_on(night: Nigh
 def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
     waits()
     come(log, 4000, Model(hit=0.2))  # of whom 5 % meet it
-    reason = watch.watch(Home.here(), params.load(Path())).reason
+    reason = watch.watch(Home.here(), loaded := params.load(Path()), loaded.watch).reason
     assert "ended the experiment 2025-01-11: score: " in reason
     assert ", proven worse: -0." in reason
     assert log.traffic().share == 0
@@ -336,29 +339,29 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
     log: Log, settings: Params, home_of_two: Path
 ) -> None:
     watching = held_back()
-    watch.watch(Home.here(), watching)
+    watch.watch(Home.here(), watching, watching.watch)
     traffic = log.traffic()
     assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
     pass_time(log, 300)
     come(log, 300)
-    assert "on live traffic 2 against 1: " in watch.watch(Home.here(), watching).reason
+    assert "on live traffic 2 against 1: " in watch.watch(Home.here(), watching, watching.watch).reason
     come(log, 3000, Model(hit=0.8))
-    seen = watch.watch(Home.here(), watching)
+    seen = watch.watch(Home.here(), watching, watching.watch)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
     assert seen.reason.startswith("rolled back: on live traffic 2 against 1")
     serving = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert serving is not None
     assert serving.version == 1
-    watch.watch(Home.here(), watching)
+    watch.watch(Home.here(), watching, watching.watch)
     assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
-    assert rollback.rollback(Home.here(), watching, to=2, reason="a test").version == 2
+    assert rollback.rollback(Home.here(), watching.register_, to=2, reason="a test").version == 2
 
 
 @pytest.mark.slow
 def test_nobody_is_held_back_once_that_is_switched_off(log: Log, settings: Params, home_of_two: Path) -> None:
-    watch.watch(Home.here(), held_back())
+    watch.watch(Home.here(), loaded := held_back(), loaded.watch)
     assert log.traffic().share == 0.2
-    watch.watch(Home.here(), settings)
+    watch.watch(Home.here(), settings, settings.watch)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 

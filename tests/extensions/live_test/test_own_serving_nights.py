@@ -189,7 +189,7 @@ def test_a_malformed_row_holds_the_gate_and_ends_the_test_at_the_hourly_look(hom
     assert list(team.log.exposures(night.id)) == []
     os.chdir(home)
     (home / "params.yaml").write_text((home / "nights" / night.id / "params.yaml").read_text())
-    seen = watch.watch(Home.here(), params.load(home))
+    seen = watch.watch(Home.here(), loaded := params.load(home), loaded.watch)
     assert "ended the experiment 2025-01-11: what users met cannot be read" in seen.reason
     assert team.log.traffic().challenger == 0
     os.chdir(home / "nights" / night.id)

@@ -9,9 +9,9 @@ import pytest
 
 from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.record_types import Plan, Pool, Rental
 from daybreak.contract.records import dumps, loads
+from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.extensions.unlike.unlike import _counts, _may_meet, cheaper, divided, joined
 from daybreak.machines import catalog
 from daybreak.machines.catalog import rented

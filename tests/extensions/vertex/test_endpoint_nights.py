@@ -14,8 +14,8 @@ import pytest
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet, ReleaseError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Verdict, Version
+from daybreak.contract.sections import Params
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.extensions.care.audit import audit
 from daybreak.extensions.live_test.by_users import ByUsers
@@ -113,12 +113,12 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert len(service.endpoints.started) == 2
     os.chdir(home_with_endpoint)
     assert (
-        until_done(lambda: rollback.rollback(Home.here(), settings, reason="a test")) == []
+        until_done(lambda: rollback.rollback(Home.here(), settings.register_, reason="a test")) == []
     )  # its spare is deployed: at once
     assert standing(service) == (1, 1, 1, 1)
     assert deployed(service) == ["1"]
     assert faults(settings) == []
-    assert watch.watch(Home.here(), settings).outcome != "rolled back"
+    assert watch.watch(Home.here(), settings, settings.watch).outcome != "rolled back"
 
     with mlflow_client.session(Home.here()) as client:
         (vertex,) = (
@@ -128,7 +128,7 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert faults(settings) == ["targets: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
     assert (
         "Vertex AI's endpoint of daybreak showed version 0, moved to 1"
-        in watch.watch(Home.here(), settings).reason
+        in watch.watch(Home.here(), settings, settings.watch).reason
     )
     assert standing(service) == (1, 1, 1, 1)
 
@@ -152,10 +152,10 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         promote_night()
     until = Home.here().release_journal.read()["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
-    assert watch.watch(Home.here(), settings).outcome != "rolled back"
+    assert watch.watch(Home.here(), settings, settings.watch).outcome != "rolled back"
     assert Home.here().release_journal.path.exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
-    until_done(lambda: rollback.rollback(Home.here(), settings, reason="a test"))
+    until_done(lambda: rollback.rollback(Home.here(), settings.register_, reason="a test"))
     assert standing(service) == (1, 1, 1, 1)
     with pytest.raises(ReleaseError):  # it was decided against version 2
         until_done(promote_night)
@@ -226,7 +226,8 @@ def test_what_no_version_starts_from_any_more_is_pruned_and_all_else_stays(
             os.utime(path, (long_ago, long_ago))
     assert target.unneeded({1}) == {"version-7-gone": 3}
     assert target.unneeded(set()) == {"version-7-gone": 3}  # the other one is deployed
-    freed = list(prune(Home.here(), params.load(home_with_endpoint)))[-1]
+    loaded = params.load(home_with_endpoint)
+    freed = list(prune(Home.here(), loaded.night, loaded.register_))[-1]
     assert (freed.num, freed.num_bytes) == (1, 3)
     left = {path.name for path in folder.parent.iterdir() if any(path.iterdir())}
     assert left == {folder.name, "arrays of 0", "version-8-fresh"}
@@ -339,7 +340,8 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
             with vertex() as there:
                 split = dict(there.deployments.served().traffic_split)
                 shares.append(split.get("2", 0))
-                assert watch.watch(Home.here(), params.load(home_with_endpoint)).outcome != "rolled back"
+                loaded = params.load(home_with_endpoint)
+                assert watch.watch(Home.here(), loaded, loaded.watch).outcome != "rolled back"
                 assert dict(there.deployments.served().traffic_split) == split  # the watch lets it go on
                 if shares[-1]:
                     wait(lambda: followed(log, there), timeout_s=300)

@@ -14,8 +14,8 @@ from ruamel.yaml import YAML
 
 from daybreak.contract import forms, records
 from daybreak.contract.errors import NotYet, PipelineError, ReleaseError, sentence
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Approval, Check, Night, Refit, Release, Verdict, Version
+from daybreak.contract.sections import Params
 from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy, rot
 from daybreak.rollout.targets import release_targets

@@ -14,7 +14,7 @@ def restore(home: Home, *, commit: str = "", yes: bool = False) -> int:
     """
     from daybreak.extensions.care.restore import restore as restores
 
-    for line in restores(home, home.params, commit=commit, yes=yes):
+    for line in restores(home, home.params.register_, commit=commit, yes=yes):
         print(line, flush=True)
     return 0
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Check
+from daybreak.contract.sections import Params
 from daybreak.registry import aliases, carried_code
 from daybreak.rollout.rollback import promotion_of, steps_back
 from daybreak.storage import checkout, erasures, ledger, snapshots

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from daybreak.contract import disk, records
 from daybreak.contract.errors import PipelineError, ReleaseError, sentence
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Check, Version
+from daybreak.contract.sections import Params
 from daybreak.contract.table import Table
 from daybreak.data import ingest
 from daybreak.data.partitions import RAW
@@ -132,7 +132,7 @@ def _from_remotes(home: Home) -> str:
 
 def _cache(home: Home, params: Params) -> Iterator[Check]:
     """Repairs DVC's cache: damaged objects, and those that the newest nights need and it lacks."""
-    locks = needed_by_ledger(home, params)
+    locks = needed_by_ledger(home, params.night)
     faults = {
         fault.name: fault
         for fault in (*rot.in_cache(home, dvc_cache.objects(home)), *rot.missing(home, locks))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError, without_password
-from daybreak.contract.params import ModelSections
+from daybreak.contract.sections import RegisterParams
 from daybreak.extensions.care import audit
 from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy
@@ -49,7 +49,7 @@ class Proposal:
         )
 
 
-def restore(home: Home, params: ModelSections, *, commit: str = "", yes: bool = False) -> Iterator[str]:
+def restore(home: Home, register: RegisterParams, *, commit: str = "", yes: bool = False) -> Iterator[str]:
     """Yields what is known of the ledger, line by line, and sets the branch if `yes`.
 
     Raises NothingToDo where nothing knows of more than the ledger has, and ReleaseError where a commit is not
@@ -57,7 +57,7 @@ def restore(home: Home, params: ModelSections, *, commit: str = "", yes: bool = 
 
     Args:
         home: whose nights these are.
-        params: name of the model, whose versions MLflow has.
+        register: name of the model, whose versions MLflow has.
         commit: that the ledger is to end with; the proposed one if empty.
         yes: set the branch; else it is only shown.
     """
@@ -65,7 +65,7 @@ def restore(home: Home, params: ModelSections, *, commit: str = "", yes: bool = 
     yield f"the ledger, the git branch nights, {_end(home, tip)}"
     proposals = [*_here(home, tip), *_remotes(home, tip)]
     unsigned = [proposal for proposal in proposals if not proposal.is_signed]
-    tags = [*_tagged(home, params, tip)]
+    tags = [*_tagged(home, register, tip)]
     for proposal in proposals:
         yield f"{proposal}{'' if proposal.is_signed else f'; passed over, as it is {UNSIGNED}'}"
     for number, tag in tags:
@@ -89,7 +89,7 @@ def restore(home: Home, params: ModelSections, *, commit: str = "", yes: bool = 
     if chosen is None or chosen.commit == tip:
         raise NothingToDo("nothing knows of more than the ledger has")
     yield from _faults(home, chosen.commit)
-    yield from _missing_files(home, params, chosen.commit)
+    yield from _missing_files(home, register, chosen.commit)
     left_out = [
         one
         for one in (branch.commits_up_to(home, tip) if tip else ())
@@ -104,14 +104,14 @@ def restore(home: Home, params: ModelSections, *, commit: str = "", yes: bool = 
     yield f"the ledger ends at {chosen.commit[:9]} now, by {chosen.source}; run daybreak watch"
 
 
-def _missing_files(home: Home, params: ModelSections, commit: str) -> Iterator[str]:
+def _missing_files(home: Home, register: RegisterParams, commit: str) -> Iterator[str]:
     """Yields why the version that serves by a commit cannot be loaded, where it cannot."""
     serving = ledger.champion_at(home, commit)
     if serving is None:
         return
     try:
         with session(home) as client:
-            expect_files(home, client, params.register_.name, serving)
+            expect_files(home, client, register.name, serving)
     except PipelineError as error:
         yield f"look at this first: version {serving.version} would serve, and {error}"
 
@@ -153,11 +153,11 @@ def _down_to_signed(home: Home, known: Proposal, tip: str) -> Iterator[Proposal]
         yield before
 
 
-def _tagged(home: Home, params: ModelSections, tip: str) -> Iterator[tuple[int, str]]:
+def _tagged(home: Home, register: RegisterParams, tip: str) -> Iterator[tuple[int, str]]:
     """Yields the newest version whose tag names a commit that the ledger does not have, and the commit."""
     try:
         with session(home) as client:
-            newest = aliases.newest_tagged(client, params.register_.name)
+            newest = aliases.newest_tagged(client, register.name)
     except PipelineError as error:
         log.warning("%s", error)
         return

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Dataset, Erasure, Night
+from daybreak.contract.sections import Params
 from daybreak.contract.table import code, spellings
 from daybreak.data import prepare
 from daybreak.data.ingest import without
@@ -66,7 +66,7 @@ def erase(home: Home, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[s
         )
     unit = code(unit)
     with checkout.folders_alone(home.folder):
-        expect_ledger(home, loaded)
+        expect_ledger(home, loaded.register_)
         _expect_quiet(home)
         _expect_intact(home)
         if not dry_run:
@@ -247,8 +247,9 @@ def _make_arrays_again(home: Home, folder: Path) -> None:
     night, dataset = records.find(Night, folder / records.RUN), records.find(Dataset, folder / records.RUN)
     try:
         if night and dataset:
+            params = home.params_of(folder)
             with chdir(folder):
-                prepare.make_again(home, dataset, night, home.params_of(folder))
+                prepare.make_again(home, dataset, night, plug=params.workload, params=params.prepare)
             return
     except (PipelineError, OSError, ValueError) as error:
         log.warning(

@@ -11,8 +11,8 @@ from typing import Any
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import Params, Plug
 from daybreak.contract.record_types import Champion, Chosen, Night
+from daybreak.contract.sections import Params, WorkloadPlug
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.learning_curve import QualityNight
 from daybreak.extensions.exploration.quality_choices import OF_THE_WORKLOAD, Tonight, choose
@@ -49,7 +49,7 @@ def choose_for(
     by_person = frozenset(
         key for key, listed in choices.items() if given[key] != listed[0] or _is_set(key, assignments)
     )
-    train, warm = loaded.train, not begins_cold(night, champion, loaded)
+    train, warm = loaded.train, not begins_cold(night, champion, loaded.workload, loaded.train)
     entries = ledger.before(home, night, limit=NIGHTS)
     arguments = _arguments(champion, loaded)
     tonight = Tonight(
@@ -70,19 +70,18 @@ def choose_for(
         return chosen
     free = {key for key in choices if key not in by_person}
     as_champion = _with_arguments(loaded, of=arguments, keys=free)
-    return replace(chosen, is_refresh=is_refresh(champion, as_champion))
+    return replace(chosen, is_refresh=is_refresh(champion, as_champion, loaded.train))
 
 
-def _with_arguments(loaded: Params, *, of: Mapping[str, Any], keys: Collection[str]) -> Params:
-    """Returns params in which these arguments of the workload are as in `of`."""
+def _with_arguments(loaded: Params, *, of: Mapping[str, Any], keys: Collection[str]) -> WorkloadPlug:
+    """Returns the workload with these of its arguments as in `of`."""
     arguments = dict(loaded.workload.model_extra or {})
     for name in (_name(key) for key in keys if key.startswith(OF_THE_WORKLOAD)):
         if name in of:
             arguments[name] = of[name]
         else:
             arguments.pop(name, None)
-    plug = Plug.model_validate({"use": loaded.workload.use, **arguments})
-    return loaded.model_copy(update={"workload": plug})
+    return WorkloadPlug.model_validate({"use": loaded.workload.use, **arguments})
 
 
 def _name(key: str) -> str:
@@ -126,7 +125,9 @@ def _rest(home: Home, choices: Mapping[str, Sequence[int]], loaded: Params) -> s
     """Returns a digest of all that decides the model but these keys: data, workload, training."""
     alike = params.override(home.tonight, [f"{key}={listed[0]}" for key, listed in choices.items()])
     prepare = alike.prepare.model_dump_json(exclude_defaults=True)
-    return records.text_digest("\n".join((recipe(alike), prepare, loaded.source.model_dump_json())))
+    return records.text_digest(
+        "\n".join((recipe(alike.workload, alike.train), prepare, loaded.source.model_dump_json()))
+    )
 
 
 def shown(entries: Sequence[Entry], *, batch_size: int) -> list[QualityNight]:

@@ -33,7 +33,7 @@ from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, distinct
 from daybreak.prediction.calibration import NIGHTS_AHEAD
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from daybreak.contract.params import PlanParams
+    from daybreak.contract.sections import PlanParams
 
 LEAST = 0.005  # least expected saving that is worth another way, as a share of the best's cost or time
 

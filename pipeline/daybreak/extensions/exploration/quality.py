@@ -18,7 +18,7 @@ from daybreak.prediction.time_budget import TEST
 from daybreak.training.recipe import Course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from daybreak.contract.params import PlanSections
+    from daybreak.contract.sections import PlanSections
 
 MOST_TRIES = 8
 

@@ -21,7 +21,6 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import NotYet, PlanError
 from daybreak.contract.formats import duration
 from daybreak.contract.machine import Machine
-from daybreak.contract.params import PlanSections
 from daybreak.contract.record_types import (
     Approval,
     Night,
@@ -32,6 +31,7 @@ from daybreak.contract.record_types import (
     Training,
     Verdict,
 )
+from daybreak.contract.sections import PlanSections
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.fleets.sharing import EveningDemand, Share, Way, divide
 from daybreak.machines.catalog import HEADROOM

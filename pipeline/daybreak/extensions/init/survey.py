@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from daybreak.contract import formats
 from daybreak.contract.days import newest_over
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import Plug
+from daybreak.contract.sections import Plug
 from daybreak.contract.table import (
+    MAX_EXACT,
     AnyColumn,
     Bool,
     Bytes,
@@ -32,7 +33,7 @@ from daybreak.contract.table import (
     Time,
 )
 from daybreak.data.bad_cells import without_texts
-from daybreak.data.casts import MAX_EXACT, conform
+from daybreak.data.casts import conform
 from daybreak.data.numbers import format_of, is_text, without_words
 from daybreak.data.source import expect_encoding, left_out_in_words
 from daybreak.data.suite import expect_names

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from daybreak.contract import formats
 from daybreak.contract.formats import counted
-from daybreak.contract.params import ValidateParams
+from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Bool, Category, Float, Int, Off, Table
 from daybreak.data import day_history, drift
 from daybreak.data.daily_limits import DAYS_PER_YEAR, DRIFT_SHARE, Limit

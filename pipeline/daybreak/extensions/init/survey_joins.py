@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import Plug
-from daybreak.data.casts import codes, in_zone, moments_us
+from daybreak.contract.sections import Plug
+from daybreak.contract.table import codes
+from daybreak.data.casts import in_zone, moments_us
 from daybreak.data.numbers import format_of, is_text, plain
 from daybreak.extensions.init.survey_numbers import all_match
 from daybreak.extensions.init.survey_source import (

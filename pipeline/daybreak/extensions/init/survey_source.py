@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from daybreak.contract.errors import DataError, ParamsError, without_password
 from daybreak.contract.formats import counted
-from daybreak.contract.params import Plug
+from daybreak.contract.sections import Plug
 from daybreak.data import casts
 from daybreak.data.casts import DAY_OF_NONE, END_US, MIDNIGHT, SINCE_1970, in_zone, iso_times, times_or_null
 from daybreak.data.database import Database

@@ -1,6 +1,6 @@
 """What lineage reads of params.yaml."""
 
-from daybreak.contract.params import Section
+from daybreak.contract.sections import Section
 
 
 class LineageParams(Section):

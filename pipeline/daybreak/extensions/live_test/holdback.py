@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
-from daybreak.contract.params import WatchSections
 from daybreak.contract.record_types import Evaluation, Release
+from daybreak.contract.sections import LiveSections
 from daybreak.contract.units import HOUR_S
 from daybreak.evaluation.live_judge import Held
 from daybreak.extensions.live_test import live_test, own_serving
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def judge(
-    home: Home, serving: Release, before: Release, params: WatchSections, *, rules: Rules
+    home: Home, serving: Release, before: Release, params: LiveSections, *, rules: Rules
 ) -> Held | None:
     """Returns what the users say; None where nobody was held back."""
     traffic_log = serving_log(home, params)
@@ -127,7 +127,7 @@ def _outcomes_of_each(shown: "Sequence[Exposure]", *, window_s: float, now: floa
         yield replace(one, taken=one.taken if in_time else None, taken_at=0.0 if in_time else None)
 
 
-def keep(home: Home, serving: Release, before: Release | None, params: WatchSections) -> None:
+def keep(home: Home, serving: Release, before: Release | None, params: LiveSections) -> None:
     """Holds users back on a version, or nobody any more; the gate's experiments are left alone."""
     traffic_log = serving_log(home, params)
     if traffic_log is None or _is_the_gates(traffic_log.traffic()):
@@ -160,7 +160,7 @@ def _is_the_gates(traffic: "Traffic") -> bool:
     return bool(traffic.experiment) and not traffic.is_holdback
 
 
-def _is_ready(home: Home, held: Release, params: WatchSections) -> bool:
+def _is_ready(home: Home, held: Release, params: LiveSections) -> bool:
     """Returns whether the endpoint has deployed the version, or starts to deploy; true without endpoint."""
     try:
         with endpoint(home, params.register_.name) as there:

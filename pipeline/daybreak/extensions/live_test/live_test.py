@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
-from daybreak.contract.params import GateParams, LiveSections, Plug
 from daybreak.contract.record_types import (
     Champion,
     Evaluation,
@@ -32,6 +31,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
+from daybreak.contract.sections import GateParams, LiveSections, Plug
 from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.extensions.live_test import forecast, own_serving, ramp
 from daybreak.extensions.live_test.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnScore, RowScore

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import counted
-from daybreak.contract.params import Params, Plug
+from daybreak.contract.sections import Params, Plug
 from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import existing_log

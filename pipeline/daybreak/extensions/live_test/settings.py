@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from daybreak.contract.params import Plug, Section
+from daybreak.contract.sections import Plug, Section
 
 
 class OwnMetricParams(Section):

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import NotYet, ReleaseError
-from daybreak.contract.params import LiveSections
 from daybreak.contract.record_types import Release
+from daybreak.contract.sections import LiveSections
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.rollout.targets import endpoint
 from daybreak.storage import traffic_log

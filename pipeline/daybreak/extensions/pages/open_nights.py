@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from daybreak.backends.submission_journal import SubmissionJournal
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
+from daybreak.contract.sections import PlanParams
 from daybreak.extensions.pages import running
 from daybreak.extensions.pages.running import NightFacts, RunningJob, RunningNight
 from daybreak.jobs import submissions
@@ -23,7 +24,7 @@ from daybreak.training.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
-CONFIDENCE = params.PlanParams().confidence
+CONFIDENCE = PlanParams().confidence
 
 
 def states(home: Home, *, now: datetime) -> list[RunningNight]:

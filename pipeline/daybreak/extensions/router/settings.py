@@ -4,7 +4,7 @@ from ipaddress import ip_network
 
 from pydantic import Field, field_validator
 
-from daybreak.contract.params import Section
+from daybreak.contract.sections import Section
 
 
 class RouterParams(Section):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from daybreak.contract.params import Params
+from daybreak.contract.sections import Params
 from daybreak.registry import carried_code
 from daybreak.storage.source_code import FRAME, expect_portable
 

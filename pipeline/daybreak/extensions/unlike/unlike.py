@@ -38,7 +38,7 @@ from daybreak.prediction.costs import Estimate, predict, predict_counts
 from daybreak.prediction.update_time import HARDLY, largest_pass, updates
 
 if TYPE_CHECKING:
-    from daybreak.contract.params import PlanParams, PlanSections
+    from daybreak.contract.sections import PlanParams, PlanSections
 
 Kinds = tuple[Machine, Machine]
 Counts = tuple[int, int]  # of each kind

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from daybreak.contract.params import Params
 from daybreak.contract.record_types import Release
+from daybreak.contract.sections import Params
 from daybreak.evaluation.live_judge import LiveJudge
 from daybreak.rollout.targets import Target
 from daybreak.storage.home import Home

@@ -1,6 +1,6 @@
 """Models of keys in params.yaml."""
 
-from daybreak.contract.params import Section
+from daybreak.contract.sections import Section
 
 
 class FakeParams(Section):

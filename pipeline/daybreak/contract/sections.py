@@ -1,0 +1,617 @@
+"""Defines the sections of `params.yaml`, what the user decides: three plugs, and a section for each stage.
+
+A plug names a class by its import path, with or without arguments:
+
+    backend: daybreak:Local
+    source: {use: daybreak.examples.shop.simulated_shop:Shop, seed: 7}
+
+A function names the sections that it reads in its signature, each by its type: `prepare: PrepareParams`,
+`workload: WorkloadPlug`. Of those that read many, a few name one of the groups at the end.
+"""
+
+import importlib
+import importlib.util
+import inspect
+from datetime import date
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
+
+from daybreak import hooks
+from daybreak.contract import code_path
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.record_types import EVERY_UPDATE, Sync
+
+A_CENTURY = 36_525  # days; a calendar ends
+SEVERAL = "daybreak:Several"  # what a list of backends is made to
+CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
+
+
+class Section(BaseModel):
+    """Base of the sections: frozen, unknown keys refused, types not guessed.
+
+    The string below a field describes its key: docs/params.md is made of them (`make docs`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Plug(Section):
+    """A class by its import path `package.module:Class`, and the arguments to make it with."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    use: str = Field(pattern=r"^[\w.]+:\w+$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
+
+    def find(self) -> None:
+        """Raises ParamsError if there is no such module; cheap, since the module itself is not imported."""
+        module = self.use.partition(":")[0]
+        code_path.find_teams()
+        try:
+            spec = importlib.util.find_spec(module)
+        except ImportError:
+            spec = None
+        if spec is None:
+            raise ParamsError(
+                f"{self.use} does not import: there is no module {module}; name a class as "
+                f"package.module:Class that python can import here"
+            )
+
+    def make(self, home: Any = None) -> Any:
+        """Returns the object; ParamsError if it cannot be imported or refuses its arguments.
+
+        A class whose constructor has a parameter `home` is given the home that it is made for.
+        """
+        module, _, name = self.use.partition(":")
+        arguments = self.model_extra or {}
+        code_path.find_teams()
+        try:
+            kind = getattr(importlib.import_module(module), name)
+        except Exception as error:  # whatever the module does while it is imported
+            raise ParamsError(
+                f"{self.use} does not import: {type(error).__name__}: {error}; name a class as "
+                f"package.module:Class that python can import here"
+            ) from error
+        if home is not None and _takes_home(kind):
+            arguments = {"home": home, **arguments}
+        try:
+            return kind(**arguments)
+        except TypeError as error:
+            raise ParamsError(
+                f"{self.use} refuses its arguments: {error}; look at {', '.join(arguments)}"
+            ) from error
+
+
+def _takes_home(kind: Any) -> bool:
+    try:
+        return "home" in inspect.signature(kind).parameters
+    except (TypeError, ValueError):  # not a class, or one of C without a signature
+        return False
+
+
+class WorkloadPlug(Plug):
+    """The class of what is trained."""
+
+
+class SourcePlug(Plug):
+    """The class of where the data comes from."""
+
+
+class BackendPlug(Plug):
+    """The class of where jobs run; a list of classes is made one that tries them in turn."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        if not value:
+            raise ValueError("a list of backends names at least one")
+        return {"use": SEVERAL, "backends": [Plug.model_validate(each).model_dump() for each in value]}
+
+    def buckets(self) -> list[str]:
+        """Returns the buckets by which jobs are staged, of each backend that has one."""
+        given = self.model_extra or {}
+        each = [given, *given.get("backends", ())]
+        return [str(one["bucket"]).rstrip("/") for one in each if one.get("bucket")]
+
+
+class NightParams(Section):
+    """When a night starts, its deadline and its budget."""
+
+    schedule: str = Field("0 3 * * *", pattern=CRON)
+    """When Airflow starts a night, as cron reads it, in `time_zone`. The night trains on the newest day
+    that is over then where the data comes from."""
+    time_zone: str = "UTC"
+    """Time zone of `schedule`, such as `America/New_York`. A day of the data ends where the `zone` of the
+    workload's table says."""
+    train_hours: float = Field(18, gt=0)
+    """Hours from the opening of the night to the end of training, into which the plan must fit."""
+    decide_hours: float = Field(24, gt=0)
+    """Hours from the opening of the night to the decision: evaluation, a live test and a person's approval
+    must end by then, or the champion stays. At least `train_hours`."""
+    budget_usd: float = Field(50, ge=0)
+    """US dollars that training may cost in a night. A plan or a job that would cost more is refused or
+    stopped."""
+    keep: int = Field(7, ge=1)
+    """Closed nights whose folders stay in `nights/`; the ledger keeps all nights. Lower it to free disk."""
+    keep_days: float = Field(90, gt=0)
+    """Days for which data and models of a night are kept, so that a rollback can bring them back. What serves
+    and what it replaced are kept longer, the records of all nights always. Lower it to free disk."""
+    max_code_mb: float = Field(1000, gt=0)
+    """Megabytes that the code of a night may hold: all of the checkout that git does not ignore, for a
+    rented job, and the package of the workload, for a version."""
+    reread_nights: int = Field(7, ge=1)
+    """Nights within which every byte of DVC's cache is read again and compared with its digest, a share
+    at each `close`."""
+    ledger_remote: str = Field("", pattern=r"^([^-].*)?$")
+    """Git remote, by name or URL, that `close`, `promote` and `rollback` push the ledger to; no night fails
+    because of it. Where it has what the ledger has not, `open` refuses. Empty: nothing is pushed."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_known(cls, zone: str) -> str:
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder, as America
+            raise ValueError("no such time zone is known; name one such as America/New_York") from None
+        return zone
+
+    @model_validator(mode="after")
+    def _decide_after_training(self) -> Self:
+        if self.decide_hours < self.train_hours:
+            raise ValueError(f"decide_hours {self.decide_hours:g} is before train_hours {self.train_hours:g}")
+        return self
+
+
+class IngestParams(Section):
+    """Which days come in besides the day asked for."""
+
+    history_days: int = Field(400, ge=0, le=A_CENTURY)
+    """Days before the night's day that the first night brings in."""
+    late_days: int = Field(7, ge=0, le=A_CENTURY)
+    """Earlier days that each night looks at again for late or restated rows."""
+
+
+class ValidateParams(Section):
+    """When the data is not to be trusted."""
+
+    suite: str = "data/expectations.yaml"
+    """Path of the rules that the data must obey. A change of the rules validates all partitions again."""
+    max_quarantined: float = Field(0.05, ge=0, le=1)
+    """Share of tonight's rows that may be quarantined; more stops the night."""
+    max_drift: float = Field(0.35, gt=0)
+    """Distance from the last four same weekdays that a column may have, from 0 (alike) to 1 (nothing in
+    common); more stops the night. The suite may set another limit for a column."""
+    false_alarms_per_year: float = Field(2.0, ge=0)
+    """Sound days a year of which some figure may be outside the limits that are learned from the days before:
+    labels, rows, new values, an item's usual price, a repeated day. 0: nothing is learned."""
+    unusual_day: Literal["warn", "hold", "refuse"] = "hold"
+    """What happens to a day with a figure outside these limits. `warn`: the report says so; `hold`: the night
+    stops until a person opens one that accepts the day; `refuse`: the night stops. The suite may say another
+    for a figure."""
+    slow_drift: Literal["off", "warn", "cold", "hold"] = "warn"
+    """What happens where a figure has changed a little each day of the last sixty: rows, missing values,
+    sizes, labels. `warn`: the report says so, with a chart; `cold`: the next night also trains with new
+    weights, at most once in two weeks; `hold`: the night stops until a person opens one that accepts the
+    day, from which on the figures are looked at anew. A tenth of `false_alarms_per_year` is for it."""
+    accepted_days: tuple[date, ...] = ()
+    """Days that a person has looked at, and that are trained on although they are unlike the days
+    before. Meant for a single night: `--set validate.accepted_days=[2025-01-31]`."""
+
+
+class PrepareParams(Section):
+    """Which days become arrays to train from."""
+
+    window_days: int = Field(400, ge=1, le=A_CENTURY)
+    """Days up to the night's day that the arrays hold. Lower it if old days no longer help the model."""
+    test_days: int = Field(1, ge=1, le=A_CENTURY)
+    """Newest trading days, held out from training to judge the models on. With more, the gate has more
+    samples, and the model is less fresh."""
+    refit_days: int = Field(30, ge=1)
+    """Days after which the workload's `fit` is run again; all days are then prepared again, and training
+    takes all samples. Lower it where new categories come often."""
+    engine: str = "duckdb"
+    """Name of the Ibis backend that judges and prepares the data: `duckdb`, `pyspark`, `bigquery`; with any
+    other, DuckDB judges it. Change it if the data outgrows one machine."""
+
+
+class ProfileParams(Section):
+    """What the profiler may do."""
+
+    batch_sizes: tuple[PositiveInt, ...] = Field((64, 128, 256, 512), min_length=1)
+    """Batch sizes, in samples, at which load, step and memory are measured. Choose them around
+    `train.batch_size` and those of `plan.batch_sizes`."""
+    steps: int = Field(5, ge=2)
+    """Updates measured at each batch size, after warm-up. Raise it on a machine whose times vary a lot."""
+    machine: str = Field("here", min_length=1)
+    """Where to measure: `here`, or the name of a machine of the catalog, which is rented through the backend
+    for a short job."""
+    reuse_days: int = Field(7, ge=0)
+    """Days that a profile may be reused while machine, code, params and the shape of the data stay the same;
+    0: measure every night."""
+    quality_remedies: Literal["offer", "allow"] = "offer"
+    """Whether remedies that touch the model's quality (a smaller batch, fewer epochs) are only offered, or
+    allowed."""
+
+
+ChoiceKey = Annotated[str, Field(pattern=r"^(prepare\.window_days|workload\.\w+)$")]
+
+
+class PlanParams(Section):
+    """What may be rented, and which plan is best."""
+
+    objective: Literal["cost", "time", "knee", "quality"] = "cost"
+    """Which feasible plan to take: the cheapest, the fastest, or the `knee`, where half the time is
+    worth at most twice the dollars. `quality`: the cheapest, on as many more samples as nights have
+    shown to raise the score, within hours and budget."""
+    usd_per_hour_saved: float | None = Field(None, ge=0)
+    """US dollars that being done an hour sooner is worth to `time` and `knee`, which save no hour for more;
+    empty: `time` takes the fastest at any price within the budget."""
+    confidence: float = Field(0.99, gt=0, lt=1)
+    """Chance of being done within `night.train_hours` that a plan must have. Lower it to accept cheaper,
+    riskier plans."""
+    machines: tuple[str, ...] = Field(("local",), min_length=1)
+    """Machines to choose among: names of the catalog, or patterns such as `a3-*`. `local` is the machine at
+    hand; `daybreak prices` lists the others."""
+    regions: tuple[str, ...] = Field(("us-central1",), min_length=1)
+    """Regions to rent in. Name several, so that there is a way out when one has no capacity."""
+    spot: bool = Field(default_factory=lambda: bool(hooks.paths("steering")))
+    """Whether spot machines may be rented: cheaper, but they may be taken away. Without the extension spot
+    none is."""
+    flex_wait_hours: float = Field(0, ge=0)
+    """Hours that a flex-start job may wait for its machine; 0: flex-start is not planned."""
+    max_machines: int = Field(1, ge=1)
+    """Machines that a plan may rent at once, alike or, where `batching` shares by speed, of two kinds."""
+    batch_sizes: tuple[PositiveInt, ...] = ()
+    """Global batch sizes, in samples, to choose among; empty: only `train.batch_size`. A larger one trains
+    on more samples, by the noise scale."""
+    quality_choices: dict[ChoiceKey, Annotated[tuple[PositiveInt, ...], Field(min_length=2)]] = {}
+    """Values to choose among, for `quality`, of `prepare.window_days` and of whole numbers among the
+    arguments of the workload, as in `{prepare.window_days: [30, 60], workload.hidden: [64, 128]}`. The
+    first is the one that the key has here."""
+    explore_usd: float = Field(0, ge=0)
+    """US dollars that trying other batch sizes and machine counts, for `quality` also more samples and
+    `quality_choices`, may cost in 30 nights; 0: nothing is tried, nor for `knee` or with
+    `usd_per_hour_saved` for `time`."""
+
+    @field_validator("quality_choices")
+    @classmethod
+    def _values_rise(cls, choices: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        for key, values in choices.items():
+            if list(values) != sorted(set(values)):
+                raise ValueError(f"the values of {key} do not rise")
+        return choices
+
+    @property
+    def ranking(self) -> Literal["cost", "time", "knee"]:
+        """Returns by what the plans for a number of samples are ranked."""
+        return "cost" if self.objective == "quality" else self.objective
+
+
+class TrainParams(Section):
+    """How a model is trained: cold from its initial weights, or warm from the champion's."""
+
+    epochs: float = Field(3, gt=0)
+    """Passes over the samples in a cold start."""
+    batch_size: int = Field(64, ge=1)
+    """Samples of an update, over all workers. `rate` belongs to it."""
+    num_workers: int = Field(1, ge=1)
+    """Training processes on the local machine; more than it has GPUs share them. The catalog says how
+    many a rented machine runs."""
+    threads: Literal["fixed", "auto"] = "fixed"
+    """`auto`: a process on each core that others leave free, without GPUs; runs can then not be
+    repeated bit for bit (docs/train.md)."""
+    batching: Literal["auto", "by_speed", "even"] = "auto"
+    """How workers share a batch. `by_speed`: unlike workers finish together, with sums rounded
+    differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several
+    machines, even on one."""
+    sync: Literal["every_update", "every_h_updates", "no_barrier", "auto"] = "every_update"
+    """When workers agree: on each gradient, or on weights after every `sync_every` updates, for slow
+    networks; `no_barrier`: likewise, without waiting. `auto`: as the plan finds best; training undoes
+    it where it does not pay."""
+    sync_every: int = Field(32, ge=2)
+    """Updates between two agreements on weights; only for `sync: every_h_updates` and `no_barrier`."""
+    seed: int = 0
+    """Seed of the initial weights and of the order of the samples."""
+    rate: float = Field(2e-3, gt=0)
+    """Learning rate at its peak, for batches of `batch_size`."""
+    scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"
+    """How the learning rate follows another batch size: by the rule of the workload's optimizer, by AdaScale
+    (SGD only), or not at all."""
+    batch_growth: Literal["none", "goodput"] = "none"
+    """`goodput`: the batch grows within a run where that makes faster progress, and shrinks again, to
+    the planned size at least."""
+    warmup: float = Field(0.05, ge=0, lt=1)
+    """Share of the samples over which the learning rate rises."""
+    decay: float = Field(0.5, ge=0, le=1)
+    """Share of the samples, at the end, over which the learning rate falls. A run that is late decays
+    sooner."""
+    cold_every: int = Field(7, ge=1)
+    """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights."""
+    warm_share: float = Field(0.1, gt=0, le=1)
+    """Share of the samples, the newest, that a warm start trains on. After missed nights it trains on all
+    days that the champion has not seen, if time and budget suffice."""
+    warm_epochs: float = Field(1, gt=0)
+    """Passes over the samples of a warm start."""
+    warm_rate: float = Field(5e-4, gt=0)
+    """Learning rate of a warm start, at its peak."""
+    band_rate: float = Field(0.0, ge=0, lt=1)
+    """Share of the spectrum, its highest frequencies, that convolutions leave out in training and
+    serving, so that training takes less memory. It changes the model."""
+    follow_memory: Literal["off", "same_gradient", "band_limited"] = "same_gradient"
+    """What a run does where the memory that it may use falls while it trains. `same_gradient`: smaller
+    passes, activations computed again; `band_limited`: where that does not suffice, convolutions
+    without high frequencies too, which may cost quality; `off`: nothing (docs/train.md)."""
+    checkpoint_every_s: float | None = Field(None, gt=0)
+    """Seconds between checkpoints; empty: the plan decides, from the hazard of losing machines."""
+    checkpoints: str = ""
+    """Folder for copies of checkpoints that outlive the machine: a path, or a URL of fsspec such as
+    `gs://bucket/checkpoints`; empty: they stay in the job's folder."""
+    hang_after_s: float = Field(120, gt=0)
+    """Seconds without an update, or ten times what one takes if that is longer, after which workers are
+    started again."""
+
+    @model_validator(mode="after")
+    def _agree_on_what_is_decided(self) -> Self:
+        if self.sync != "every_update" and (self.batch_growth != "none" or self.scaling == "adascale"):
+            key = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
+            raise ValueError(f"sync: {self.sync} leaves workers apart, and {key} needs them together")
+        alone = {
+            "num_workers": self.num_workers == 1,
+            "sync": self.sync == "every_update",
+            "batch_growth": self.batch_growth == "none",
+            "scaling": self.scaling != "adascale",
+        }
+        if self.threads == "auto" and not all(alone.values()):
+            key = next(key for key, fits in alone.items() if not fits)
+            raise ValueError(f"threads: auto divides batches itself; leave {key} at its default")
+        return self
+
+    @property
+    def fixed_sync(self) -> Sync | None:
+        """Returns when workers agree; None where the plan says it."""
+        if self.sync == "auto":
+            return None
+        if self.sync == "every_update":
+            return EVERY_UPDATE
+        return Sync(every=self.sync_every, is_late=self.sync == "no_barrier")
+
+
+class EvaluateParams(Section):
+    """How held-out samples are scored."""
+
+    batch_size: int = Field(256, ge=1)
+    """Samples scored at once. Lower it if evaluation runs out of memory."""
+
+
+class RegisterParams(Section):
+    """Where models are kept."""
+
+    name: str = Field("daybreak", pattern=r"^[\w.-]+$")
+    """Name of the registered model in MLflow."""
+
+
+class GateParams(Section):
+    """When a challenger is better, or no worse."""
+
+    alpha: float = Field(0.05, gt=0, lt=1)
+    """Chance of promoting a model that is worse by the margin. Lower it to demand more evidence."""
+    margin: float | None = Field(None, gt=0)
+    """Non-inferiority margin, in units of the score: what a refresh may be worse by. A lower one needs more
+    samples. Empty: the first metric's own share of the champion's value, 1 % where it names none."""
+    min_samples: int = Field(30, ge=2)
+    """Held-out samples below which nothing is judged; the champion stays."""
+    success: tuple[str, ...] = ("score",)
+    """Metrics of which at least one must be better, and none worse; `-NAME` if lower is better."""
+    guardrails: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Metrics that must hold, and what each may be worse by, in its own unit."""
+    false_alarms_per_year: float = Field(2.0, ge=0)
+    """Sound nights a year whose evaluation may be taken for implausible, since the champion or a baseline
+    scores unlike in its last 28 nights; the champion then stays. 0: nothing is checked."""
+    when_spent: Literal["cold", "anchor"] = "cold"
+    """What follows when refreshes have lost the margin little by little. `cold`: the next training
+    begins anew, on all samples; `anchor`: the watch lets the last version that was proven better serve
+    again."""
+    min_nights: int = Field(7, ge=1)
+    """Nights with held-out days of their own that a changed recipe is judged by, at least; a week has each
+    weekday once. 1: a night's own samples decide, as if no recipe were better on some days than on others."""
+    false_discovery_rate: float = Field(0.1, gt=0, lt=1)
+    """Share of promotions of changed recipes that are expected to be false, at most: the more were tried
+    within a year without a promotion, the more evidence the next one needs."""
+    refit_epochs: float = Field(0, ge=0)
+    """Passes over the held-out days by which a promoted version is trained further before it serves, at
+    `train.warm_rate`; 0: it serves as it was judged. Nothing compares the result: it must only pass the
+    smoke test, and output about what it did."""
+    max_shift: float = Field(0.5, gt=0, lt=1)
+    """Total variation distance, from 0 (the same) to 1, that there may be between the items that two models
+    show: a refitted version and the one that was judged, or both of a live test."""
+    resamples: int = Field(1000, ge=0)
+    """Resamples of the bootstrap that checks the interval of the effect; 0: no bootstrap."""
+    scores: Literal["replay", "live", "both"] = "replay"
+    """What judges a challenger. `replay`: held-out scores of both models on the same samples; `live`: users
+    who meet one or the other; `both`: users only meet what the scores promote, and may reject it."""
+
+
+class SmokeTestParams(Section):
+    """What the packaged version must do in a clean process before it may serve."""
+
+    samples: int = Field(1000, ge=0)
+    """Held-out samples that the packaged version scores in a clean process before it may serve; 0: no smoke
+    test."""
+    max_start_s: float = Field(120, gt=0)
+    """Seconds of CPU that the version may take in the smoke test until it has answered its first request."""
+    max_p99_s: float = Field(5, gt=0)
+    """Seconds that 99 of 100 requests for one sample may take in the smoke test, without those in which other
+    processes had the CPU."""
+    max_memory_bytes: int = Field(0, ge=0)
+    """Bytes of memory that the process of the smoke test may take; 0: any number."""
+
+
+class ReleaseParams(Section):
+    """Whom the gate has to ask, and who vouches for the ledger."""
+
+    approval: Literal["never", "inconclusive", "always"] = "never"
+    """When a person is asked, until `night.decide_hours`. `inconclusive`: where the gate rejects for want of
+    proof alone; `always`: also for what the gate promotes. Without an answer the champion stays. Of a
+    recipe that a person took back, a person is asked in any case."""
+    signing_key: str = ""
+    """File of the SSH key that signs the ledger's commits, by git's own SSH signing; empty: none are signed,
+    or with `require_signature` by the key of git's `user.signingkey`."""
+    require_signature: bool = False
+    """Whether a ledger counts only where its newest commit is signed by a key of git's
+    `gpg.ssh.allowedSignersFile`. Read from the params.yaml of the home."""
+
+
+class WatchParams(Section):
+    """What the hourly look at the champion may do."""
+
+    alias_edits: Literal["report", "revert", "adopt"] = "revert"
+    """What to do where somebody moved the champion's alias in MLflow by hand: report it, move it back, or
+    let that version serve."""
+
+
+class ServingParams(Section):
+    """The service that answers users, and the log of exposures and outcomes."""
+
+    log: str = ""
+    """URL of the SQL database of exposures and outcomes; empty: a SQLite file in `var/`. `$DAYBREAK_LOG`
+    comes first, and is the place for a URL with a password."""
+    endpoint: Plug | None = None
+    """Class of an endpoint that serves users: `daybreak:Endpoint` for Vertex AI;
+    empty: only the routers serve."""
+
+
+NotifyEvent = Literal[
+    "promoted",
+    "refused",
+    "stopped",
+    "rolled back",
+    "question",
+    "failed",
+    "late",
+    "over budget",
+    "calibration lost",
+    "disk low",
+    "alarm",
+]
+
+
+class NotifyParams(Section):
+    """Who hears of what happens in nights, and when."""
+
+    command: str = ""
+    """Command that the shell runs with each message on its standard input; without it and `urls`, messages
+    stay in the task log."""
+    urls: tuple[str, ...] = ()
+    """URLs of Apprise that each message is sent to: Slack, mail, Teams, a webhook. Environment variables are
+    filled in, which is the place for a URL with a token: `$SLACK_URL`."""
+    on: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
+    """Which messages are sent."""
+    urgent: tuple[NotifyEvent, ...] = ("question", "failed", "late", "rolled back", "disk low")
+    """Which of them are urgent: not held back by `quiet_hours`, and sent by `urgent_urls` too."""
+    urgent_urls: tuple[str, ...] = ()
+    """URLs of Apprise that urgent messages are sent to at any hour, such as PagerDuty. Empty: `command`
+    and `urls` have them at any hour."""
+    quiet_hours: str = Field("", pattern=r"^$|^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")
+    """From when to when messages that are not urgent wait, such as `22:00-07:00`, in `night.time_zone`.
+    Empty: never."""
+    min_free_gb: float = Field(2.0, ge=0)
+    """Gigabytes that should be free on the disk of the home: with less, `disk low` is sent, once a day."""
+
+
+S = TypeVar("S", bound=Section)
+N = TypeVar("N", bound="Sections")
+
+
+class Sections(Section):
+    """Base of several sections of params.yaml, by the names that they have there."""
+
+    _brought: dict[type[Section], Section] = PrivateAttr(default_factory=dict)
+
+    def section(self, kind: type[S]) -> S:
+        """Returns what an extension brings to params.yaml, by its model in `hooks.Extension.sections`."""
+        brought = self._brought.get(kind)
+        return brought if isinstance(brought, kind) else kind()
+
+    def only(self, kind: type[N]) -> N:
+        """Returns the sections that `kind` names, without those of the core that it does not."""
+        values = {name: getattr(self, name) for name in kind.model_fields}
+        made = cast(N, kind.model_construct(**values))
+        made._brought = self._brought
+        return made
+
+
+class LiveSections(Sections):
+    """Sections of the core that whoever judges versions by their users reads."""
+
+    register_: RegisterParams
+    gate: GateParams
+    serving: ServingParams
+
+
+class GateSections(Sections):
+    """Sections that a verdict goes by."""
+
+    workload: WorkloadPlug
+    train: TrainParams
+    register_: RegisterParams
+    gate: GateParams
+    smoke_test: SmokeTestParams
+    release: ReleaseParams
+    serving: ServingParams
+
+
+class PlanSections(Sections):
+    """Sections that a plan goes by."""
+
+    workload: WorkloadPlug
+    prepare: PrepareParams
+    profile: ProfileParams
+    plan: PlanParams
+    train: TrainParams
+    gate: GateParams
+
+
+class Params(Sections):
+    """The whole of params.yaml, in the order of dvc.yaml and of docs/params.md."""
+
+    backend: BackendPlug
+    """Where jobs run: `daybreak:Local`, this machine; `daybreak:Vertex`, rented machines;
+    `daybreak:Slurm` and `daybreak:Kubernetes`, your own cluster; or your own class. Several in a list
+    are each other's fallbacks, and `train.checkpoints` has to be a folder that all reach."""
+    register_: RegisterParams = Field(RegisterParams(), alias="register")
+    gate: GateParams = GateParams()
+    serving: ServingParams = ServingParams()
+    night: NightParams = NightParams()
+    watch: WatchParams = WatchParams()
+    workload: WorkloadPlug
+    """What is trained: `daybreak.examples.shop.recommender:Recommender`,
+    `daybreak.examples.shop.regression:Regression`, or your own class."""
+    prepare: PrepareParams = PrepareParams()
+    train: TrainParams = TrainParams()
+    plan: PlanParams = Field(default_factory=PlanParams)
+    smoke_test: SmokeTestParams = SmokeTestParams()
+    release: ReleaseParams = ReleaseParams()
+    profile: ProfileParams = ProfileParams()
+    source: SourcePlug
+    """Where the data comes from: `daybreak.examples.shop.simulated_shop:Shop`, a simulated shop;
+    `daybreak:Files`, files at any URL of fsspec; `daybreak:AsOf`, several
+    tables joined as of time; or your own class."""
+    ingest: IngestParams = IngestParams()
+    validate_: ValidateParams = Field(ValidateParams(), alias="validate")
+    evaluate: EvaluateParams = EvaluateParams()
+    notify: NotifyParams = NotifyParams()
