@@ -15,6 +15,7 @@ from daybreak.data.casts import conform
 from daybreak.data.partitions import PART
 from daybreak.data.source import Files
 from daybreak.extensions.init.survey import survey
+from daybreak.extensions.init.survey_rows import Options
 
 MOMENTS = [datetime(2025, 3, 25, 1, 30) + timedelta(hours=2 * n) for n in range(24)]
 
@@ -72,7 +73,7 @@ def test_of_two_times_of_day_the_one_of_the_date_is_asked_for(tmp_path: Path) ->
         "d has no time of day, and opens and at are times of day; if one belongs to it, "
         "name it, as --clock opens"
     )
-    made = survey(url, clock="at")
+    made = survey(url, Options(clock="at"))
     assert made.plug["clock"] == "at" and made.table.columns["opens"] == Category()
 
 
@@ -80,15 +81,15 @@ def test_a_time_of_day_beside_whole_times_or_left_out_is_not_put_to_them(tmp_pat
     clocks: list[object] = ["08:00", "09:30"] * 12
     assert "clock" not in survey(written(tmp_path, d=[str(each) for each in MOMENTS], opens=clocks)).plug
     url = written(tmp_path, d=[f"{each:%Y-%m-%d}" for each in MOMENTS], opens=clocks)
-    assert "clock" not in survey(url, without=["opens"]).plug
+    assert "clock" not in survey(url, Options(without=["opens"])).plug
 
 
 def test_what_is_not_a_time_of_day_is_refused_as_one(tmp_path: Path) -> None:
     url = written(tmp_path, d=[f"{each:%Y-%m-%d}" for each in MOMENTS], x=["8", "9"] * 12)
     with pytest.raises(ParamsError, match="--clock x is string such as 8, not times of day such as 13:45:00"):
-        survey(url, clock="x")
+        survey(url, Options(clock="x"))
     with pytest.raises(ParamsError, match="--clock z is not in the data; name one of d, x, y"):
-        survey(url, clock="z")
+        survey(url, Options(clock="z"))
     with pytest.raises(DataError, match=r"has no column z of the time of day.*; name it in source.clock"):
         Files(url, cut_by="d", clock="z").days()
 

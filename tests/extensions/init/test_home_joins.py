@@ -62,7 +62,7 @@ def delivered(folder: Path, **tables: pa.Table) -> Path:
 
 
 def found(folder: Path, **options: str) -> survey.Survey:
-    return survey.survey(str(folder), **{"label": "amount", **options})
+    return survey.survey(str(folder), survey.Options(**{"label": "amount", **options}))
 
 
 def fetched(made: survey.Survey, folder: Path) -> pa.Table:

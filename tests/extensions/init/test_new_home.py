@@ -122,14 +122,15 @@ def test_a_number_from_csv_gets_a_squared_error_and_typed_columns(
         "nothing": pa.nulls(num, pa.string()),
     })  # fmt: skip
     pyarrow.csv.write_csv(rows, tmp_path / "sales.csv")
-    survey = new_home.write(tmp_path / "sales", str(tmp_path / "sales.csv"), label="price")
-    assert survey.table.columns == {
+    options = survey.Options(label="price")
+    made = new_home.write(tmp_path / "sales", str(tmp_path / "sales.csv"), options)
+    assert made.table.columns == {
         "when": Time(), "code": Category(), "size": Float(), "pieces": Int(min=0), "note": Text(),
         "user_id": Id(), "price": Float(),
     }  # fmt: skip
-    assert left_out(survey) == {"nothing": "no: null in all rows"} and survey.plug["time"] == "%d/%m/%Y %H:%M"
+    assert left_out(made) == {"nothing": "no: null in all rows"} and made.plug["time"] == "%d/%m/%Y %H:%M"
     assert formatted(tmp_path / "sales/sales.py")
-    assert [note for note in survey.notes if "try" in note] == []
+    assert [note for note in made.notes if "try" in note] == []
 
 
 def test_files_of_local_days_whose_times_have_offsets_need_the_zone_of_their_days(tmp_path: Path) -> None:
@@ -143,10 +144,10 @@ def test_files_of_local_days_whose_times_have_offsets_need_the_zone_of_their_day
         (tmp_path / f"rides/2026-03-{day}.csv").write_text(f"at,y\n{text}")
     url = f"{tmp_path}/rides/*.csv"
     with pytest.raises(ParamsError, match=r"^6% of rows have times in at that are .* --zone Europe/Berlin"):
-        new_home.write(tmp_path / "new", url, label="y")
+        new_home.write(tmp_path / "new", url, survey.Options(label="y"))
     with pytest.raises(ParamsError, match="zone 'Europe/Berlino' is not known; name one such as"):
-        new_home.write(tmp_path / "new", url, label="y", zone="Europe/Berlino")
-    local = new_home.write(tmp_path / "new", url, label="y", zone="Europe/Berlin")
+        new_home.write(tmp_path / "new", url, survey.Options(label="y", zone="Europe/Berlino"))
+    local = new_home.write(tmp_path / "new", url, survey.Options(label="y", zone="Europe/Berlin"))
     assert local.plug["zone"] == table_of(tmp_path / "new", "new:New").zone == "Europe/Berlin"
     assert formatted(tmp_path / "new/new.py")
     assert local.num_days == 3 and [local.least_rows, local.most_rows] == [23, 24]
@@ -159,12 +160,12 @@ def test_json_lines_of_a_day_each_and_a_sql_table_are_known_too(payments: Path, 
     for day, part in frame.groupby(frame["time"].dt.date):
         part.to_json(tmp_path / f"lines/{day}.jsonl", orient="records", lines=True, date_format="iso")
     lines = f"{tmp_path}/lines/{{day}}.jsonl"
-    one = survey.survey(lines, label="is_fraud", unit="account")
+    one = survey.survey(lines, survey.Options(label="is_fraud", unit="account"))
     assert one.num_days == 40 and one.table.columns["online"] == Bool()
     engine = sa.create_engine(f"sqlite:///{tmp_path}/shop.db")
     frame.to_sql("payments", engine, index=False)
     engine.dispose()
-    other = survey.survey(f"sqlite:///{tmp_path}/shop.db#payments", label="is_fraud")
+    other = survey.survey(f"sqlite:///{tmp_path}/shop.db#payments", survey.Options(label="is_fraud"))
     assert other.num_days == 40 and other.plug["table"] == "payments"
     assert other.table.columns["amount"] == one.table.columns["amount"] == Float()
 
@@ -177,7 +178,7 @@ def test_a_key_that_no_line_of_some_days_has_is_null_there(tmp_path: Path) -> No
             line.update({"coupon": "half", "pieces": 3} if day == 2 and n % 2 else {})
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         (tmp_path / f"2025-01-0{day}.jsonl").write_text(text)
-    made = survey.survey(f"{tmp_path}/{{day}}.jsonl", label="y")
+    made = survey.survey(f"{tmp_path}/{{day}}.jsonl", survey.Options(label="y"))
     assert made.table.columns == {
         "t": Time(), "x": Float(min=0), "y": Int(min=0, max=1, nullable=True),
         "coupon": Category(nullable=True), "pieces": Int(nullable=True),
@@ -191,7 +192,7 @@ def test_days_whose_types_do_not_go_together_are_refused_in_a_sentence(tmp_path:
         lines = [json.dumps({"t": f"2025-01-0{day}", "x": value, "y": n % 2}) for n in range(9)]
         (tmp_path / f"2025-01-0{day}.jsonl").write_text("\n".join(lines))
     with pytest.raises(DataError, match=r"^days have columns of different types: .* x "):
-        survey.survey(f"{tmp_path}/{{day}}.jsonl", time="t", label="y")
+        survey.survey(f"{tmp_path}/{{day}}.jsonl", survey.Options(time="t", label="y"))
 
 
 def as_csv(rows: pa.Table, path: Path) -> None:
@@ -219,7 +220,7 @@ def test_csv_beside_parquet_is_one_table_whichever_is_the_newest(newest: str, tm
     for number in range(4):
         write = as_csv if (number > 1) == (newest == "csv") else as_parquet
         write(pa.table(of_day(number)), tmp_path / f"2025-01-0{number + 1}")
-    seen = survey.survey(str(tmp_path), time="t", label="y")
+    seen = survey.survey(str(tmp_path), survey.Options(time="t", label="y"))
     kinds = {name: column.kind for name, column in seen.table.columns.items()}
     assert kinds == {"t": "time", "amount": "float", "items": "int", "zip": "category", "y": "int"}
     days = {"csv": "2025-01-04", "parquet": "2025-01-02"}
@@ -233,7 +234,7 @@ def test_the_dialect_of_older_csv_is_known_where_the_newest_file_is_parquet(tmp_
         lines = [";".join(map(str, row)).replace(".", ",") for row in zip(*rows.values(), strict=True)]
         (tmp_path / f"2025-01-0{number + 1}.csv").write_text("\n".join([";".join(rows), *lines]))
     as_parquet(pa.table(of_day(2)), tmp_path / "2025-01-03")
-    seen = survey.survey(str(tmp_path), time="t", label="y")
+    seen = survey.survey(str(tmp_path), survey.Options(time="t", label="y"))
     assert {key: seen.plug[key] for key in ("delimiter", "decimal", "time")} == {
         "delimiter": ";", "decimal": ",", "time": "%d/%m/%Y %H:%M",
     }  # fmt: skip
@@ -256,7 +257,7 @@ def test_a_column_that_has_another_type_on_one_day_is_read(
     as_parquet(pa.table(of_day(0)), tmp_path / "2025-01-01")
     other = of_day(1) | {name: values}
     as_parquet(pa.table(dict(reversed(other.items()))), tmp_path / "2025-01-02")  # in another order, too
-    seen = survey.survey(str(tmp_path), time="t", label="y")
+    seen = survey.survey(str(tmp_path), survey.Options(time="t", label="y"))
     assert seen.num_days == 2
     assert seen.table.columns[name].kind == kind
 
@@ -274,7 +275,7 @@ def test_a_newest_day_without_values_hides_no_other(
     for number in range(2):
         as_csv(pa.table(of_day(number)), tmp_path / f"2025-01-0{number + 1}")
     as_csv(pa.table(columns), tmp_path / "2025-01-03")
-    seen = survey.survey(str(tmp_path), time="t", label="y")
+    seen = survey.survey(str(tmp_path), survey.Options(time="t", label="y"))
     assert seen.table.columns["amount"].kind == "float"
     assert any(note.startswith(said) for note in seen.notes), seen.notes
 
@@ -285,19 +286,19 @@ def test_a_newest_day_unlike_the_others_is_said_with_what_differs(tmp_path: Path
     newest = tmp_path / "2025-01-03"
     as_csv(pa.table(of_day(2)).drop_columns(["y"]), newest)
     with pytest.raises(DataError, match="--label y is in the data until 2025-01-02, and not on the newest"):
-        survey.survey(str(tmp_path), time="t", label="y")
+        survey.survey(str(tmp_path), survey.Options(time="t", label="y"))
     as_csv(pa.table(of_day(2) | {"t": [f"03/01/2025 {n:02}:30" for n in range(20)]}), newest)
     with pytest.raises(ParamsError, match=r"t is written in two formats, as 2025-.* and as 03/01/2025 00:30"):
-        survey.survey(str(tmp_path), time="t", label="y")
+        survey.survey(str(tmp_path), survey.Options(time="t", label="y"))
 
 
-def refused(tmp_path: Path, rows: pa.Table, **options: str) -> str:
+def refused(tmp_path: Path, rows: pa.Table, **options: Any) -> str:
     """The sentence, after a look that nothing is left behind."""
     path = tmp_path / "data.parquet"
     pq.write_table(rows, path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises((DataError, ParamsError)) as caught:
-        new_home.write(tmp_path / "new", str(path), **options)
+        new_home.write(tmp_path / "new", str(path), survey.Options(**options))
     assert sorted(tmp_path.iterdir()) == before
     return str(caught.value)
 
@@ -358,7 +359,7 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
 
 def test_a_night_of_a_home_imports_the_module_of_its_own_commit(payments: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cards"
-    new_home.write(folder, str(payments), label="is_fraud", ripe_days=14)
+    new_home.write(folder, str(payments), survey.Options(label="is_fraud", ripe_days=14))
     words = [sys.executable, "-m", "daybreak"]
     subprocess.run([*words, "open"], cwd=folder, check=True, capture_output=True)
     night = folder / "nights/2025-06-30"
@@ -418,7 +419,7 @@ def test_it_is_said_how_a_label_is_read_and_how_to_say_otherwise(
     labels: list[object], regression: bool, said: str, tmp_path: Path
 ) -> None:
     pq.write_table(rows(y=labels * 10, x=[0.5] * 10 * len(labels)), tmp_path / "data.parquet")
-    made = survey.survey(str(tmp_path / "data.parquet"), regression=regression)
+    made = survey.survey(str(tmp_path / "data.parquet"), survey.Options(regression=regression))
     assert made.label == said
     if regression:
         assert made.table.columns["y"] == Int() and not made.num_classes and not made.binary
@@ -488,7 +489,7 @@ def test_a_comma_of_thousands_is_no_decimal_comma(
 ) -> None:
     lines = "".join(f"2025-01-01;{';'.join(columns)};{n % 2}\n" for n in range(48))
     (tmp_path / "a.csv").write_text(f"t;a;b;y\n2025-01-01;7;;0\n{lines}")
-    assert survey.survey(str(tmp_path / "a.csv"), time="t").plug.get("decimal") == decimal
+    assert survey.survey(str(tmp_path / "a.csv"), survey.Options(time="t")).plug.get("decimal") == decimal
 
 
 @pytest.mark.parametrize(("values", "decimal"), [(["4,5", "5"], ","), (["1,000", "500"], None)])
@@ -497,7 +498,7 @@ def test_a_decimal_comma_is_known_where_other_values_are_whole(
 ) -> None:
     lines = "".join(f"2025-01-01;{values[n % 3 == 0]};{n % 2}\n" for n in range(48))
     (tmp_path / "a.csv").write_text(f"t;a;y\n{lines}")
-    made = survey.survey(str(tmp_path / "a.csv"), time="t")
+    made = survey.survey(str(tmp_path / "a.csv"), survey.Options(time="t"))
     assert made.plug.get("decimal") == decimal
     assert (made.table.columns["a"] == Float()) is bool(decimal)
 
@@ -518,7 +519,7 @@ def test_times_since_1970_are_known_by_their_size_where_they_are_named(unit: str
     table = pa.table({"at": times, "y": [0, 1] * 24, "x": [0.5, 1.5] * 24})
     assert refused(tmp_path, table).startswith("no column is a time; name the one")
     assert refused(tmp_path, table, time="x").startswith("--time x is double such as 0.5, not times")
-    made = survey.survey(str(tmp_path / "data.parquet"), time="at")
+    made = survey.survey(str(tmp_path / "data.parquet"), survey.Options(time="at"))
     assert (made.plug["time"], made.days) == (unit, (date(2025, 1, 1), date(2025, 1, 2)))
 
 
@@ -597,7 +598,7 @@ def test_times_as_other_programs_write_them_are_read(form: str, wanted: str | No
         f'"{time.upper() if form.startswith("%d-%b") else time}",{n % 2}' for n, time in enumerate(times)
     ]
     (tmp_path / "a.csv").write_text("\n".join(["t,y", *lines]))
-    inspected = survey.survey(str(tmp_path / "a.csv"), time="t")
+    inspected = survey.survey(str(tmp_path / "a.csv"), survey.Options(time="t"))
     assert inspected.plug.get("time") == wanted
     assert inspected.days == tuple(date(2025, 3, day) for day in (5, 6, 7))
 
@@ -645,7 +646,7 @@ def test_times_of_no_known_format_are_refused_with_the_option_that_names_it(tmp_
     (tmp_path / "a.csv").write_text(lines_of(times_of(form, datetime(2025, 3, 5), 3)))
     for time in ("", "t"):
         with pytest.raises(ParamsError, match="format, as --time-format '%d/%m/%Y %H:%M'"):
-            survey.survey(str(tmp_path / "a.csv"), time=time)
+            survey.survey(str(tmp_path / "a.csv"), survey.Options(time=time))
 
 
 def test_who_names_the_format_decides_whether_the_day_is_first(tmp_path: Path) -> None:
@@ -658,10 +659,10 @@ def test_who_names_the_format_decides_whether_the_day_is_first(tmp_path: Path) -
     with pytest.raises(ParamsError, match=asked):
         survey.survey(str(path))
     for time in ("", "t"):
-        inspected = survey.survey(str(path), time=time, time_format=MONTH_FIRST)
+        inspected = survey.survey(str(path), survey.Options(time=time, time_format=MONTH_FIRST))
         assert inspected.days[-1] == date(2025, 12, 12)
     with pytest.raises(ParamsError, match=r"^no column is a time as %d.%m.%y; name the one"):
-        survey.survey(str(path), time_format="%d.%m.%y")
+        survey.survey(str(path), survey.Options(time_format="%d.%m.%y"))
 
 
 def test_rows_in_order_tell_whether_the_day_is_first(tmp_path: Path) -> None:
@@ -785,14 +786,14 @@ def files_of_days(folder: Path, change: dict[int, Callable[[pd.DataFrame], pd.Da
 
 def test_a_column_that_came_in_the_history_is_null_before_it(tmp_path: Path) -> None:
     data = files_of_days(tmp_path / "data", {n: lambda frame: frame.assign(extra=1.5) for n in range(3, 6)})
-    found = survey.survey(str(data), time="time", label="label")
+    found = survey.survey(str(data), survey.Options(time="time", label="label"))
     assert found.table.columns["extra"].nullable and len(found.days) == 6
     assert [note for note in found.notes if "extra is in the data since 2025-03-06, and null" in note]
 
 
 def test_a_column_that_went_in_the_history_is_left_out(tmp_path: Path) -> None:
     data = files_of_days(tmp_path / "data", {n: lambda frame: frame.assign(old=1.5) for n in range(3)})
-    found = survey.survey(str(data), time="time", label="label")
+    found = survey.survey(str(data), survey.Options(time="time", label="label"))
     assert "old" not in found.table.columns
     assert "old is not in the data since 2025-03-05, and left out" in found.notes
 
@@ -800,7 +801,7 @@ def test_a_column_that_went_in_the_history_is_left_out(tmp_path: Path) -> None:
 def test_the_day_whose_columns_are_others_is_named(tmp_path: Path) -> None:
     data = files_of_days(tmp_path / "data", {2: lambda frame: frame.rename(columns=str.upper)})
     with pytest.raises(DataError, match=r"^2025-03-05 has other columns than 5 of 6 days: it has AMOUNT"):
-        survey.survey(str(data), time="time", label="label")
+        survey.survey(str(data), survey.Options(time="time", label="label"))
 
 
 @pytest.mark.parametrize("days", [1, 7])
@@ -809,7 +810,7 @@ def test_files_whose_names_are_not_the_days_of_their_rows_are_cut_by_time(days: 
     for path in sorted(data.iterdir(), reverse=True):
         day = date.fromisoformat(path.stem)
         path.rename(data / f"export_{day + timedelta(days=days)}.csv")
-    found = survey.survey(str(data), time="time", label="label")
+    found = survey.survey(str(data), survey.Options(time="time", label="label"))
     assert found.plug["days_by"] == "time"
     assert list(found.days) == [date(2025, 3, 3) + timedelta(days=n) for n in range(6)]
     assert [note for note in found.notes if "so that days are cut by the times of their rows" in note]
@@ -818,7 +819,7 @@ def test_files_whose_names_are_not_the_days_of_their_rows_are_cut_by_time(days: 
 def test_init_says_which_files_it_does_not_read(tmp_path: Path) -> None:
     data = files_of_days(tmp_path / "data", {})
     (data / "2025-03-09.xlsx").write_bytes(b"PK")
-    notes = survey.survey(str(data), time="time", label="label").notes
+    notes = survey.survey(str(data), survey.Options(time="time", label="label")).notes
     assert [note for note in notes if note.startswith("1 file is left out: 2025-03-09.xlsx, as it is not")]
 
 
@@ -827,10 +828,10 @@ def test_utf_16_is_read_and_without_its_mark_needs_the_option(tmp_path: Path) ->
     for path in data.iterdir():
         path.write_bytes(path.read_text().encode("utf-16-le"))
     with pytest.raises(ParamsError, match="name the encoding, as --encoding utf-16-le"):
-        survey.survey(str(data), time="time", label="label")
+        survey.survey(str(data), survey.Options(time="time", label="label"))
     with pytest.raises(ParamsError, match="--encoding is 'utf17', which is not a known encoding"):
-        survey.survey(str(data), time="time", label="label", encoding="utf17")
-    found = survey.survey(str(data), time="time", label="label", encoding="utf-16-le")
+        survey.survey(str(data), survey.Options(time="time", label="label", encoding="utf17"))
+    found = survey.survey(str(data), survey.Options(time="time", label="label", encoding="utf-16-le"))
     assert found.plug["encoding"] == "utf-16-le" and found.num_days == 6
 
 
@@ -855,7 +856,9 @@ def test_times_that_stand_for_unknown_ones_are_said_and_left_out_of_the_history(
     every = pa.concat_tables(pq.read_table(path) for path in sorted(Path(url).iterdir()))
     odd = [datetime(9999, 12, 31), datetime(1900, 1, 1), *every["time"].to_pylist()[2:]]
     pq.write_table(every.set_column(0, "time", pa.array(odd, pa.timestamp("us"))), tmp_path / "all.parquet")
-    made = new_home.write(tmp_path / "new", str(tmp_path / "all.parquet"), label="label", unit="account")
+    made = new_home.write(
+        tmp_path / "new", str(tmp_path / "all.parquet"), survey.Options(label="label", unit="account")
+    )
     assert (made.num_days, made.days[-1]) == (6, date(2025, 3, 8))
     assert params.load(tmp_path / "new").ingest.history_days == 5
     (said,) = made.notes  # so that `try` took the newest of these days
@@ -866,7 +869,7 @@ def test_times_that_stand_for_unknown_ones_are_said_and_left_out_of_the_history(
 
 def test_a_home_whose_gate_could_not_decide_is_said_at_once(tmp_path: Path) -> None:
     url = delivered(tmp_path / "days", 6, account=lambda n: [f"P{k % 12}" for k in range(60)])
-    made = new_home.write(tmp_path / "new", url, label="label", unit="account")
+    made = new_home.write(tmp_path / "new", url, survey.Options(label="label", unit="account"))
     assert made.table.columns["account"] == Category()  # a few that come again and again are a feature
     (said,) = made.notes
     assert said.startswith("no night could decide, as 1 held-out day (2025-03-08) has 12 values of account, ")
@@ -907,14 +910,14 @@ def test_ranges_of_a_few_days_are_wide_proposals_and_0_is_a_least_value_only_whe
 
 def test_a_column_may_be_left_out_but_not_the_one_that_is_needed(tmp_path: Path) -> None:
     url = delivered(tmp_path / "days", 3, code=lambda n: ["x"] * 60)
-    made = survey.survey(url, without=["code"])
+    made = survey.survey(url, survey.Options(without=["code"]))
     assert "code" not in made.table.columns and left_out(made) == {"code": "no: left out by --without"}
     with pytest.raises(ParamsError, match=r"^--without cod is not in the data; name one of time, account"):
-        survey.survey(url, without=["cod"])
+        survey.survey(url, survey.Options(without=["cod"]))
     with pytest.raises(
         ParamsError, match=r"^--without label is the label, which a table needs; name another"
     ):
-        survey.survey(url, without=["label"])
+        survey.survey(url, survey.Options(without=["label"]))
 
 
 def test_a_label_of_few_rows_and_days_that_were_not_looked_at_are_said(
@@ -933,7 +936,7 @@ def test_classes_that_only_older_days_have_keep_their_numbers(tmp_path: Path) ->
     days = pd.date_range("2023-01-01", periods=420)  # it looks at 400
     weather = ["snow" if n < 10 else ["fog", "rain", "sun"][n % 3] for n in range(len(days))]
     pd.DataFrame({"date": days, "wind": range(len(days)), "weather": weather}).to_csv(tmp_path / "all.csv")
-    made = survey.survey(str(tmp_path / "all.csv"), label="weather")
+    made = survey.survey(str(tmp_path / "all.csv"), survey.Options(label="weather"))
     assert made.table.label and made.table.label.classes == ("fog", "rain", "snow", "sun")
     assert made.num_classes == 4
     assert made.table.columns["weather"] == Int(min=0, max=3)
@@ -943,7 +946,9 @@ def test_days_far_apart_are_all_in_the_window(tmp_path: Path) -> None:
     days = pd.date_range("2015-01-01", periods=60, freq="MS")
     sales = np.random.default_rng(0).normal(size=60)
     pd.DataFrame({"date": days, "wind": range(60), "sales": sales}).to_csv(tmp_path / "all.csv")
-    text = new_home.params_text(survey.survey(str(tmp_path / "all.csv"), label="sales"), "x", title="x")
+    text = new_home.params_text(
+        survey.survey(str(tmp_path / "all.csv"), survey.Options(label="sales")), "x", title="x"
+    )
     assert f"window_days: {(days[-1] - days[0]).days + 1} " in text
 
 

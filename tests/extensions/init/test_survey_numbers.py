@@ -14,6 +14,7 @@ from daybreak.data.partitions import PART
 from daybreak.data.source import Files
 from daybreak.extensions.init.survey import Survey, survey
 from daybreak.extensions.init.survey_numbers import symbol_of
+from daybreak.extensions.init.survey_rows import Options
 
 NUM = 40
 
@@ -89,13 +90,13 @@ def test_an_unknown_word_in_numbers_is_named_with_the_option_that_settles_it(tmp
         "x stays text: 10 of 40 values are not numbers, such as 'n.v.' in row 2 of 2025-01-01; if it stands "
         "for no value, write --nulls 'n.v.'"
     )
-    settled = survey(url, nulls="n.v.,missing")
+    settled = survey(url, Options(nulls="n.v.,missing"))
     assert settled.table.columns["x"] == Float(nullable=True)
     assert settled.plug["nulls"] == ["n.v.", "missing"]
     assert read(settled, tmp_path)["x"].to_pylist()[:3] == [1.5, None, 2]
     with pytest.raises(ParamsError, match=r"^the label x stays text: 10 of 40 .* --nulls 'n.v.'$"):
-        survey(url, label="x")
-    assert survey(url, label="x", nulls="n.v.").label == "label x: a number"
+        survey(url, Options(label="x"))
+    assert survey(url, Options(label="x", nulls="n.v.")).label == "label x: a number"
 
 
 def test_a_comma_that_may_be_either_is_asked_for(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_a_comma_that_may_be_either_is_asked_for(tmp_path: Path) -> None:
         "sign, --thousands ."
     )
     for thousands, first in ((",", 1000), (".", 1)):
-        assert read(survey(url, thousands=thousands), tmp_path)["x"][0].as_py() == first
+        assert read(survey(url, Options(thousands=thousands)), tmp_path)["x"][0].as_py() == first
 
 
 def test_numbers_in_texts_of_a_typed_source_are_numbers_where_no_code_is_written_so(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_row_of_units_is_no_value_of_its_columns(tmp_path: Path) -> None:
         (tmp_path / f"2025-01-0{1 + first // NUM}.csv").write_text(
             "\n".join(["t,paid,pieces,y", *([",EUR,pcs,"] if first else []), *lines[first : first + NUM]])
         )
-    made = survey(str(tmp_path), time="t")
+    made = survey(str(tmp_path), Options(time="t"))
     assert (made.table.columns["paid"], made.table.columns["pieces"]) == (
         Float(min=0),
         Int(min=0),
@@ -174,10 +175,10 @@ def test_a_day_full_of_a_word_is_named_with_the_option_that_settles_it(tmp_path:
         lines = [f"2025-01-{n:02},{'nil' if n == 7 else k + 1},{k % 2}" for k in range(NUM)]
         (tmp_path / f"2025-01-{n:02}.csv").write_text("\n".join(["t,x,y", *lines]))
     with pytest.raises(DataError) as refused:
-        survey(str(tmp_path), time="t")
+        survey(str(tmp_path), Options(time="t"))
     assert str(refused.value) == (
         "x is 'nil' in 40 of 40 rows of 2025-01-07, and a number on other days; if it stands for no value, "
         "write --nulls 'nil', or leave the column out by --without 'x'"
     )
-    assert survey(str(tmp_path), time="t", nulls="nil").table.columns["x"] == Int(nullable=True)
-    assert "x" not in survey(str(tmp_path), time="t", without=["x"]).table.columns
+    assert survey(str(tmp_path), Options(time="t", nulls="nil")).table.columns["x"] == Int(nullable=True)
+    assert "x" not in survey(str(tmp_path), Options(time="t", without=["x"])).table.columns

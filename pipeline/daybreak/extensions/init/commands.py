@@ -49,10 +49,9 @@ def init(
         encoding: of CSV, as cp1252 or utf-16-le; found if left out
     """
     from daybreak.extensions.init import new_home, survey_columns
+    from daybreak.extensions.init.survey_rows import Options
 
-    survey = new_home.write(
-        Path(folder),
-        from_,
+    options = Options(
         time=time,
         time_format=time_format,
         label=label,
@@ -67,6 +66,7 @@ def init(
         clock=clock,
         encoding=encoding,
     )
+    survey = new_home.write(Path(folder), from_, options)
     size = f"{counted(survey.num_days, 'day')} of {counted(round(survey.rows_per_day), 'row')}"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""

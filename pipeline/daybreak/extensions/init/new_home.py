@@ -27,6 +27,7 @@ from daybreak.storage.checkout import git
 
 if TYPE_CHECKING:
     from daybreak.extensions.init.survey import Survey
+    from daybreak.extensions.init.survey_rows import Options
 
 WIDTH = 88  # of lines of Python, as ruff format has it where nothing else is said
 UPDATES = 3000  # of a cold start, about
@@ -46,18 +47,18 @@ DVC = {
 }
 
 
-def write(folder: Path, url: str, **options: Any) -> "Survey":
+def write(folder: Path, url: str, options: "Options | None" = None) -> "Survey":
     """Writes the home to a folder that is empty or not there, and commits it; returns what was found.
 
-    Options are those of `survey`, and `notes` of the result also have the findings of `try` on the newest
-    day. Nothing is left behind on failure. Raises ParamsError or DataError with the remedy.
+    `notes` of the result also have the findings of `try` on the newest day. Nothing is left behind on
+    failure. Raises ParamsError or DataError with the remedy.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
     registered_name(folder.resolve().name)  # rather than refuse it after the data was read
     from daybreak.extensions.init.survey import survey
 
-    surveyed = survey(url, **options)
+    surveyed = survey(url, options)
     name = module_name(folder.resolve().name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.resolve().parent))
