@@ -181,8 +181,13 @@ def _subparsers(stage: str = "") -> dict[str, argparse.ArgumentParser]:
 
 def _option(action: argparse.Action) -> str:
     name = action.option_strings[0] if action.option_strings else action.metavar
-    left_out = action.default is None or action.default is False or action.default == ""
-    note = " (required)" if action.required else "" if left_out else f" (default `{action.default}`)"
+    said = (
+        "left out" in (action.help or "")
+        or action.default is None
+        or action.default is False
+        or action.default == ""
+    )
+    note = " (required)" if action.required else "" if said else f" (default `{action.default}`)"
     return f"- `{name}`{note}: {_line(action.help).rstrip('.')}"
 
 
