@@ -197,9 +197,10 @@ def trend(nights: Sequence[NightRow]) -> str:
 @styled
 def slow_drift(trends: Sequence[Trend]) -> str:
     """Draws the figures that drift slowly below each other: a dot for each day, and the fitted line."""
-    figure = Figure(figsize=(WIDTH, 1.5 * len(trends)))
+    height = 0.6 + 1.4 * len(trends)
+    figure = Figure(figsize=(WIDTH, height))
     panels: Any = figure.subplots(len(trends), 1, squeeze=False)
-    figure.subplots_adjust(left=0.09, right=0.985, top=1 - 0.25 / figure.get_figheight(), hspace=0.75)
+    figure.subplots_adjust(left=0.09, right=0.985, top=1 - 0.25 / height, bottom=0.4 / height, hspace=0.75)
     for axes, trend in zip(panels[:, 0], trends, strict=True):
         axes.plot(trend.days, trend.values, "o", ms=3.5, color=MUTED)
         axes.plot([trend.days[0], trend.days[-1]], [trend.began, trend.ended], color=ACCENT, lw=2)
