@@ -111,6 +111,7 @@ def hours_until_stopped(failure: Failure, *, seed: int) -> tuple[float, str]:
     share, changed_at, looked_at = LIMITS.ramp[0], 0.0, 0.0
     limits = GuardrailLimits(
         errors=LIMITS.max_errors,
+        attrition=LIMITS.max_attrition,
         fallbacks=LIMITS.max_fallbacks,
         p99_s=LIMITS.max_p99_rise_s,
         shift=GateParams().max_shift,

@@ -15,7 +15,7 @@ from tests.statistics.streams import Model, exposures, users
 
 DAY = 24 * 3600.0
 RULES = Rules(alpha=0.05, margin=0.03, min_samples=20, refresh=True)
-LIMITS = GuardrailLimits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
+LIMITS = GuardrailLimits(errors=0.01, attrition=0.05, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
 
 
 def visits(number: int, *, days: int, lost: float) -> Iterator[list[Exposure]]:

@@ -38,7 +38,7 @@ from tests.toy.nights import PARAMS, make_evaluation
 
 BY = RowScore(metric=LogLoss(), has_label=True, low=0.01, high=3.0)
 RULES = Rules(alpha=0.05, margin=0.01, min_samples=30, refresh=True)
-LIMITS = GuardrailLimits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.01)
+LIMITS = GuardrailLimits(errors=0.01, attrition=0.05, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.01)
 
 
 def shown(predicted: Any, labels: Sequence[Any] | None, *, at: float = 5.0) -> Exposure:
@@ -237,6 +237,7 @@ def test_arms_alike_break_no_guardrail_and_those_of_lists_are_left_out() -> None
         "arms as drawn",
         "errors",
         "latency",
+        "returning users",
         "labels",
         "score",
     ]

@@ -111,7 +111,7 @@ def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(
     assert verdict.effect == pytest.approx(1.0, abs=0.3)
     assert "proven no worse than the champion by the margin 0.3" in verdict.reason
     assert [check.name for check in verdict.live.checks] == [
-        "arms as drawn", "errors", "latency", "labels", "score",
+        "arms as drawn", "errors", "latency", "returning users", "labels", "score",
     ]  # fmt: skip
     counted = len(list(team.log.exposures(night.id)))
     assert (

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.extensions.live_test.forecast import forecast, volume
+from daybreak.extensions.live_test.live_score import list_score
 from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.ramp import Pace, RampStep
 from daybreak.extensions.live_test.readout import Decision, GuardrailLimits, Readout, decide, find
@@ -18,7 +19,7 @@ from daybreak.storage.traffic_log import Exposure
 from tests.statistics.streams import Model, exposures, users
 
 RULES = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
-LIMITS = GuardrailLimits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
+LIMITS = GuardrailLimits(errors=0.01, attrition=0.05, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
 PACE = Pace(shares=(0.01, 0.5), units=50, hours=1.0)
 OTHER = tuple(f"other{number}" for number in range(20))
 
@@ -92,8 +93,62 @@ def test_a_challenger_like_the_champion_breaks_no_guardrail() -> None:
     finding = finding_of(stream(Model()))
     assert finding.broken == ()
     assert {check.name for check in finding.checks} == {
-        "arms as drawn", "errors", "personal lists", "latency", "items shown", "score",
+        "arms as drawn", "errors", "personal lists", "latency", "items shown", "returning users", "score",
     }  # fmt: skip
+
+
+def takes_alone(challenger: Model, *, number: int, seed: int) -> list[Exposure]:
+    """Users of four visits each, whose clients post what was taken, and nothing where nothing was."""
+    crowd, rng, log = users(seed * 10**6, number), np.random.default_rng(seed), []
+    for seconds in (0, 10, 20, 30):
+        visits = exposures(
+            rng, crowd, share=0.5, start=seconds, champion=Model(outcomes=0.5), challenger=challenger
+        )
+        log += list(visits)
+    return sorted(log, key=lambda shown: shown.time)
+
+
+def test_a_challenger_whose_visits_end_in_a_take_less_often_is_worse_where_clients_post_takes_alone() -> None:
+    for seed in range(3):
+        finding = finding_of(takes_alone(Model(outcomes=0.3), number=1500, seed=seed))
+        assert finding.result.effect is not None
+        assert finding.result.effect.high < 0  # of users with a take in common it would be 0
+        assert decided(finding)[0].action == "reject"
+
+
+def test_visits_without_a_take_do_not_make_arms_that_are_alike_differ() -> None:
+    proven = 0
+    for seed in range(20):
+        effect = finding_of(takes_alone(Model(outcomes=0.5), number=500, seed=seed)).result.effect
+        assert effect is not None
+        proven += not effect.low < 0 < effect.high
+    assert proven <= 4  # 1 is expected of 20 at alpha 0.05; more than 4 come in 1 of 400 such tests
+
+
+def test_the_effect_of_visits_is_on_the_scale_of_lists_that_were_taken_from() -> None:
+    """So that the margin of held-out lists, which all have an outcome, holds for it."""
+    log = takes_alone(Model(outcomes=0.5, hit=1.0), number=3000, seed=1)
+    effect = finding_of(log).result.effect
+    told = [(one.arm, list_score(one.items, one.taken)) for one in log if one.taken is not None]
+    ours, theirs = ([score for arm, score in told if (arm == CHALLENGER) is mine] for mine in (True, False))
+    assert effect is not None
+    assert effect.mean == pytest.approx(np.mean(ours) - np.mean(theirs), rel=0.1)
+
+
+def leaving(stay: float, *, number: int, seed: int) -> list[Exposure]:
+    """Users who come again after the time for an outcome: half of the champion's, `stay` of the other's."""
+    crowd, rng = users(seed * 10**6, number), np.random.default_rng(seed)
+    first = list(exposures(rng, crowd, share=0.5, start=0, apart_s=0.1))
+    back = [one.unit for one in first if rng.random() < (stay if one.arm == CHALLENGER else 0.5)]
+    return [*first, *exposures(rng, back, share=0.5, start=number * 0.1 + 90, apart_s=0.01)]
+
+
+def test_users_who_no_longer_come_stop_the_challenger_that_lost_them() -> None:
+    finding = finding_of(leaving(0.3, number=2000, seed=0), now=1e9)
+    assert [check.name for check in finding.checks if not check.ok] == ["returning users"]
+    (check,) = [check for check in finding.checks if check.name == "returning users"]
+    assert "of the challenger's users had not come back" in check.text
+    assert finding_of(leaving(0.5, number=2000, seed=1)).broken == ()
 
 
 def test_a_leak_of_users_blocks_and_nothing_is_believed() -> None:
@@ -124,7 +179,7 @@ def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin
     rules = Rules(alpha=0.05, margin=0.5, min_samples=30, refresh=True)
     finding = find(
         observe(stream(Model(hit=0.3)), window_s=60), rules=rules, window_s=60, now=1e9,
-        limits=GuardrailLimits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
+        limits=GuardrailLimits(errors=0.01, attrition=0.05, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
     )  # fmt: skip
     assert [check.name for check in finding.checks if not check.ok] == ["score"]
     decision, step = decided(finding, rules=rules, share=0.01, units=10)

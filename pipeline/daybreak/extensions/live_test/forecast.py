@@ -41,13 +41,19 @@ def volume(exposures: Iterable[ShownExposure], *, now: float, days: float, by: L
         first = min(first, shown.time)
         score = by.of([shown], until=math.inf)
         scores.setdefault((shown.unit, int((now - shown.time) // DAY_S)), []).append(score)
-    users = [[score for score in answers if score is not None] for answers in scores.values()]
-    users = users if by.of_lists else [known for known in users if known]
-    means = np.array([sum(known) / len(known) if known else 0.0 for known in users])
-    rate = sum(map(bool, users)) / len(users) if users else 0.0
+    if by.of_lists:  # a list without an outcome scores 0
+        means = np.array(
+            [sum(score or 0.0 for score in answers) / len(answers) for answers in scores.values()]
+        )
+        rates = [sum(score is not None for score in answers) / len(answers) for answers in scores.values()]
+    else:
+        users = [[score for score in answers if score is not None] for answers in scores.values()]
+        means = np.array([sum(known) / len(known) for known in users if known])
+        rates = [1.0] * len(means)
+    rate = sum(rates) / len(rates) if rates else 0.0
     hours = min(max((now - first) / HOUR_S, 1.0), days * 24)
     return Volume(
-        users_per_hour=len(users) / hours,
+        users_per_hour=len(means) / hours,
         sd=float(means.std()) / rate if rate else math.nan,
         days=hours / 24,
     )

@@ -1,7 +1,8 @@
 """Scores exposures by their outcomes: lists by the items taken, predictions by labels.
 
-A list is scored by its NDCG@20. A user without an outcome has taken nothing and scores 0, so that a
-challenger cannot win because fewer of its users report.
+A list is scored by its NDCG@20. Clients may post what was taken alone: so a visit without an outcome has
+taken nothing and scores 0, as has a user without any, and a challenger cannot win because fewer of its visits
+end in a take.
 
 Predictions of rows are scored by the workload's first metric of single samples: each user meets one model
 only, so that a metric of a set, such as the area under a curve, would compare rows of different users
@@ -95,6 +96,9 @@ class LiveScore(Protocol):
     def of(self, exposures: Sequence[ShownExposure], *, until: float) -> float | None:
         """Returns the score of a user's exposures by the outcomes until then; None without any."""
 
+    def answered(self, exposures: Sequence[ShownExposure], *, until: float) -> float:
+        """Returns the share of the exposures with an outcome; 1 where the score leaves out all others."""
+
     def losses(self, scores: Floats) -> Floats:
         """Returns users' scores as losses in [0, 1], shape [n]."""
 
@@ -112,13 +116,15 @@ class ListScore:
     has_label = True
 
     def of(self, exposures: Sequence[ShownExposure], *, until: float) -> float | None:
-        """Returns the mean over the exposures that have an outcome."""
-        reported = [
-            list_score(shown.items, shown.taken)
-            for shown in exposures
-            if shown.taken is not None and (shown.taken_at or 0.0) <= until
-        ]
-        return sum(reported) / len(reported) if reported else None
+        """Returns the mean over the exposures, of which those without an outcome score 0."""
+        reported = _reported(exposures, until)
+        if not reported:
+            return None
+        return sum(list_score(shown.items, shown.taken or ()) for shown in reported) / len(exposures)
+
+    def answered(self, exposures: Sequence[ShownExposure], *, until: float) -> float:
+        """Returns the share of the exposures with an outcome."""
+        return len(_reported(exposures, until)) / len(exposures)
 
     def losses(self, scores: Floats) -> Floats:
         """Returns 1 - score."""
@@ -131,6 +137,11 @@ class ListScore:
     def in_words(self, ours: float, theirs: float) -> str:
         """Says both means."""
         return f"{ours:.4f} with the challenger and {theirs:.4f} with the champion"
+
+
+def _reported(exposures: Sequence[ShownExposure], until: float) -> list[ShownExposure]:
+    """Returns the exposures whose outcome was told by then."""
+    return [one for one in exposures if one.taken is not None and (one.taken_at or 0.0) <= until]
 
 
 def list_score(items: Sequence[str], taken: Sequence[str]) -> float:
@@ -165,6 +176,10 @@ class RowScore:
         """Returns the mean over the rows that have a label by then."""
         values = np.concatenate([np.zeros(0), *(self._values(shown, until) for shown in exposures)])
         return self._sign * float(values.mean()) if values.size else None
+
+    def answered(self, exposures: Sequence[ShownExposure], *, until: float) -> float:
+        """Returns 1."""
+        return 1.0
 
     def losses(self, scores: Floats) -> Floats:
         """Returns where scores are in the range, from its better end to its worse."""

@@ -276,6 +276,7 @@ def look(
     limit = params.section(LiveTestParams)
     limits = GuardrailLimits(
         errors=limit.max_errors,
+        attrition=limit.max_attrition,
         fallbacks=limit.max_fallbacks,
         p99_s=limit.max_p99_rise_s,
         shift=params.gate.max_shift,

@@ -55,6 +55,14 @@ class Observation:
         """Score of the exposures by the outcomes that were told within the window; None: none was."""
         return by.of(self.exposures, until=self.time + window_s)
 
+    def answered(self, by: LiveScore = LISTS, *, window_s: float) -> float:
+        """Returns the share of the exposures whose outcome was told within the window."""
+        return by.answered(self.exposures, until=self.time + window_s)
+
+    def came_back(self, *, after_s: float, until_s: float) -> bool:
+        """Returns whether the unit came again so many seconds after the first exposure, in the same arm."""
+        return any(self.time + after_s < one.time <= self.time + until_s for one in self.later)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationLog:

@@ -5,6 +5,7 @@
     personal lists   answers with a list of popular items instead of the user's own
     latency          P99 of the answers at the present share (`quantiles`)
     items shown      distance between the lists of the arms (`output_drift`)
+    returning users  users who come back after the time for an outcome
     labels           users with a label fit the shares of the arms as well (`srm`)
     score            worse by more than the margin, by bets that hold from the first user on; or worse at
                      all, by the effect: what is to be improved must not have deteriorated
@@ -15,10 +16,10 @@ data. Any other broken guardrail rejects the challenger. Lists and their users, 
 labels, are scored by `live_score`; personal lists and items shown are of lists alone, labels of predictions.
 
 The effect is `unpaired`'s, over users whose window for outcomes is over, adjusted by their scores before the
-test; where the end of the test is known, at the looks that `looks` plans. A user of a list without a reported
-outcome scores 0, so that a challenger cannot win because fewer of its users report. Divided by the share of
-users with an outcome, the effect is on the scale of the held-out scores, and the same margin holds. A user
-of predictions without a label is left out. Pure.
+test; where the end of the test is known, at the looks that `looks` plans. A list without a reported outcome
+scores 0, so that a challenger cannot win because fewer of its users report, or fewer of their visits. Divided
+by the share of visits with an outcome, the effect is on the scale of the held-out scores, and the same margin
+holds. A user of predictions without a label is left out. Pure.
 """
 
 import math
@@ -55,6 +56,7 @@ class GuardrailLimits:
     """How much worse than the champion the challenger may be."""
 
     errors: float  # share of users whose model did not answer
+    attrition: float  # share of users who do not come back
     fallbacks: float  # share of users without a list of their own
     p99_s: float  # seconds that the P99 may be longer
     shift: float  # total variation distance between the items shown
@@ -75,7 +77,7 @@ class UserMetric:
 class Readout:
     """What the log says of an experiment now."""
 
-    result: Conclusion  # of the score, on the scale of users with an outcome
+    result: Conclusion  # of the score, on the scale of visits with an outcome
     arms: Conclusion  # MISMATCH where users did not meet the arms they were drawn for
     checks: tuple[Check, ...]  # the guardrails
     num_ours: int  # users whose arm was left to chance, by arm
@@ -200,6 +202,7 @@ def guardrails(
         alpha=e_process.ALPHA,
         min_samples=2,
     )
+    back_again = _returning(users, margin=limits.attrition, window_s=window_s, now=now)
     errors = tested(
         "errors",
         "the model did not answer {ours} of the requests of the challenger's users and {theirs} "
@@ -207,7 +210,7 @@ def guardrails(
         limits.errors,
     )
     if not of_lists:
-        return errors, _check("latency", latency)
+        return errors, _check("latency", latency), back_again
     return (
         errors,
         tested(
@@ -223,7 +226,28 @@ def guardrails(
             "are such as only it prefers",
             limits.shift,
         ),
+        back_again,
     )
+
+
+def _returning(users: Sequence[Observation], *, margin: float, window_s: float, now: float) -> Check:
+    """Returns the guardrail on users who do not come back, tested 2, 4, 8 and 16 windows after they came."""
+    tests = []
+    for windows in WINDOWS[1:]:
+        over = _over(users, windows * window_s, now)
+        gone = [not one.came_back(after_s=window_s, until_s=windows * window_s) for one in over]
+        tests.append((over, np.array(gone, dtype=np.float64), windows))
+    results = [
+        e_process.alarm(_arm(over), _chance(over), gone, margin=margin, num_tests=len(tests))
+        for over, gone, _ in tests
+    ]
+    worst = min(range(len(tests)), key=lambda number: results[number].p_value)
+    over, gone, windows = tests[worst]
+    text = (
+        f"{{ours}} of the challenger's users had not come back {windows} times the time for an outcome "
+        f"later, and {{theirs}} of the champion's"
+    )
+    return _check("returning users", results[worst], shown=_means(text, _arm(over), gone))
 
 
 def _over(observations: Sequence[Observation], after_s: float, now: float) -> list[Observation]:
@@ -302,7 +326,7 @@ def _compared(
     before: Mapping[str, float],
     by: LiveScore,
 ) -> Conclusion:
-    """Returns what the scores prove, the effect on the scale of users with an outcome; or NO_DATA and why.
+    """Returns what the scores prove, the effect on the scale of visits with an outcome; or NO_DATA and why.
 
     Where looks are planned, that is what was known at the newest of them.
     """
@@ -328,10 +352,9 @@ def _compared(
             f"asks for {rules.min_samples:,} of each, look at the clients that post to /outcomes"
         )
         return Conclusion(status=Status.NO_DATA, sentence=sentence)
-    rate = float(reported.mean())
+    rate = float(np.mean([one.answered(by, window_s=window_s) for one in over]))
     if not by.of_lists:
         over, scores = _labelled(over, scores)
-        rate = 1.0
     values = np.array([score or 0.0 for score in scores])
     if rare := too_rare(_arm(over), values, least=rules.min_samples):
         return Conclusion(status=Status.NO_DATA, sentence=rare)

@@ -47,6 +47,9 @@ class LiveTestParams(Section):
     max_fallbacks: float = Field(0.05, gt=0, lt=1)
     """Guardrail of a live test: by how much the share of a user's answers that are popular items may be
     larger with the challenger."""
+    max_attrition: float = Field(0.05, gt=0, lt=1)
+    """Guardrail of a live test: by how much the share of users who do not come back may be larger with the
+    challenger."""
     max_p99_rise_s: float = Field(0.1, gt=0)
     """Guardrail of a live test: seconds by which the challenger's P99 may be longer."""
     metric: OwnMetricParams | None = None
