@@ -453,9 +453,9 @@ def _two_means(arm: NDArray[np.bool_], values: Floats) -> tuple[float, float]:
     return ours, theirs
 
 
-def _arm(over: list[Observation]) -> NDArray[np.bool_]:
+def _arm(over: Sequence[Observation]) -> NDArray[np.bool_]:
     return np.array([one.treated for one in over], dtype=bool)
 
 
-def _chance(over: list[Observation]) -> Floats:
+def _chance(over: Sequence[Observation]) -> Floats:
     return np.array([one.chance for one in over], dtype=np.float64)
