@@ -235,8 +235,8 @@ def _returning(users: Sequence[Observation], *, margin: float, window_s: float, 
     tests = []
     for windows in WINDOWS[1:]:
         over = _over(users, windows * window_s, now)
-        gone = [not one.came_back(after_s=window_s, until_s=windows * window_s) for one in over]
-        tests.append((over, np.array(gone, dtype=np.float64), windows))
+        gone = [float(not one.came_back(after_s=window_s, until_s=windows * window_s)) for one in over]
+        tests.append((over, gone, windows))
     results = [
         e_process.alarm(_arm(over), _chance(over), gone, margin=margin, num_tests=len(tests))
         for over, gone, _ in tests
