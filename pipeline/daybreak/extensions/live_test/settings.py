@@ -8,7 +8,7 @@ from daybreak.contract.sections import Plug, Section
 
 
 class OwnMetricParams(Section):
-    """What users are scored by where a team serves by itself."""
+    """The metric that scores users where a team serves by itself."""
 
     name: str = Field(min_length=1)
     """Name of the metric, in sentences."""
@@ -18,7 +18,7 @@ class OwnMetricParams(Section):
     """Upper end of the values of a user. Bets that stop a test early need a bounded score: values outside are
     cut off for them, and for the effect at `high - low` beyond either end."""
     margin: float = Field(gt=0)
-    """What a refresh may be worse by, in the metric's unit."""
+    """How much worse a refresh may be, in the metric's unit."""
     higher_is_better: bool = True
     """Whether a higher value is better."""
 
@@ -33,8 +33,8 @@ class LiveTestParams(Section):
     """How users meet a challenger in a live test, and what ends the test at once."""
 
     ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.01, 0.05, 0.25, 0.5), min_length=1)
-    """Shares of users who meet the challenger in a live test, one after the other, rising. An endpoint takes
-    whole percent only."""
+    """Rising shares of users who meet the challenger, one after the other. An endpoint takes whole percent
+    only."""
     ramp_users: int = Field(200, ge=1)
     """Users who must have met the challenger at a share before the next share."""
     ramp_hours: float = Field(1, ge=0)
@@ -42,22 +42,19 @@ class LiveTestParams(Section):
     outcome_hours: float = Field(1, gt=0)
     """Hours after an answer in which a user's outcomes count. Raise it if users or labels come later."""
     max_errors: float = Field(0.01, gt=0, lt=1)
-    """Guardrail of a live test: by how much the share of a user's requests that the model does not
-    answer may be larger with the challenger."""
+    """Guardrail: how much larger the challenger's share of a user's requests without an answer may be."""
     max_fallbacks: float = Field(0.05, gt=0, lt=1)
-    """Guardrail of a live test: by how much the share of a user's answers that are popular items may be
-    larger with the challenger."""
+    """Guardrail: how much larger the challenger's share of a user's answers that are popular items may be."""
     max_attrition: float = Field(0.05, gt=0, lt=1)
-    """Guardrail of a live test: by how much the share of users who do not come back may be larger with the
-    challenger."""
+    """Guardrail: how much larger the challenger's share of users who do not come back may be."""
     max_p99_rise_s: float = Field(0.1, gt=0)
-    """Guardrail of a live test: seconds by which the challenger's P99 may be longer."""
+    """Guardrail: seconds by which the challenger's P99 may be longer."""
     metric: OwnMetricParams | None = None
-    """What users are scored by where a team serves by itself: the metric that it reports of them. Empty: what
-    routers and endpoints log."""
+    """Metric that a team which serves by itself reports of its users. Empty: what routers and endpoints log
+    scores them."""
     observations: Plug | None = None
-    """Source of what users met and what came of it, where a team serves by itself: `daybreak:Files`,
-    `daybreak:Database`, or your own class. Empty: only what is posted to a router."""
+    """Source of versions that users met and their outcomes, where a team serves by itself: `daybreak:Files`,
+    `daybreak:Database`, or your own class. Empty: only rows that are posted to a router."""
 
     @model_validator(mode="after")
     def _ramp_climbs(self) -> Self:
