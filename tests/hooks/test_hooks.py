@@ -28,7 +28,7 @@ from daybreak.rollout.targets import release_targets
 from daybreak.storage import homes, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Traffic, open_log
-from daybreak.training import engine, tuning, worker
+from daybreak.training import engine, micro_batch, tuning, worker
 from tests.conftest import PARAMS
 from tests.fakes import ScriptedBackend
 from tests.jobs.test_escalation import observed, plans
@@ -195,7 +195,9 @@ def test_a_model_is_band_limited_as_an_extension_does_it(hooked: Hooked) -> None
 
 def test_the_limit_of_memory_is_followed_by_what_an_extension_makes(hooked: Hooked) -> None:
     hooked(guard="jobs:guard")
-    made = engine._guard(nn.Linear(1, 1), device=torch.device("cpu"), tuning=Tuning(), band_limits=True)
+    made = micro_batch.new_guard(
+        nn.Linear(1, 1), device=torch.device("cpu"), tuning=Tuning(), follow_memory="band_limited"
+    )
     assert made == fake("jobs:Guard")(band_limits=True)
 
 

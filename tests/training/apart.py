@@ -17,7 +17,8 @@ import torch.distributed as dist
 from daybreak.contract.record_types import Tuning
 from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.training import checkpoint
-from daybreak.training.engine import TorchEngine, agreed
+from daybreak.training.engine import TorchEngine
+from daybreak.training.process_group import agreed
 from daybreak.training.trainer import Trainer
 from tests.fakes import LineWorkload
 from tests.training.recipes import recipe

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from daybreak.contract.record_types import Tuning
 from daybreak.extensions.fsdp.fsdp import FsdpEngine
-from daybreak.training import checkpoint, worker
-from daybreak.training import engine as engines
+from daybreak.training import accumulation, checkpoint, worker
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
@@ -82,7 +81,7 @@ def held(engine: TorchEngine) -> tuple[int, int]:
 
 
 def main(folder: Path) -> None:
-    engines.LOOK_EVERY = engines.HALVE_EVERY = 1
+    accumulation.LOOK_EVERY = accumulation.HALVE_EVERY = 1
     for kind in CASES:
         first = made(folder, kind)
         losses = go(first, 0, SAVED)

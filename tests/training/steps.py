@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from daybreak.contract.record_types import Tuning
-from daybreak.training import engine as engines
+from daybreak.training import accumulation
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload
@@ -73,7 +73,7 @@ KINDS: dict[str, type[LineWorkload]] = {
 }
 
 if __name__ == "__main__":
-    engines.LOOK_EVERY = 1
+    accumulation.LOOK_EVERY = 1
     for kind, workload in KINDS.items():
         tuning = Tuning(sharded=kind == "sharded")
         is_sparse = kind not in {"dense", "sharded"}

@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, ParamsError
 from daybreak.contract.record_types import Tuning
-from daybreak.training import checkpoint
-from daybreak.training import engine as engines
+from daybreak.training import accumulation, checkpoint
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
@@ -157,8 +156,8 @@ def test_the_first_pass_tells_the_noise_and_changes_no_weight(folder, micro_batc
     options = {"micro_batch_size": micro_batch_size, "tuning": Tuning()}
     plain = steps(folder, **options)
     assert plain.noises == [None] * len(BATCHES)
-    monkeypatch.setattr(engines, "HALVE_EVERY", 1)
-    monkeypatch.setattr(engines, "LOOK_EVERY", 1)
+    monkeypatch.setattr(accumulation, "HALVE_EVERY", 1)
+    monkeypatch.setattr(accumulation, "LOOK_EVERY", 1)
     looked = steps(folder, **options)
     close_to(looked.model.state_dict(), plain.model.state_dict())
     first = 5 if micro_batch_size == 10 else 4
@@ -170,8 +169,8 @@ def test_the_first_pass_tells_the_noise_and_changes_no_weight(folder, micro_batc
 
 @pytest.mark.parametrize("kind", [Tied, OwnTable])
 def test_the_noise_does_not_depend_on_whether_gradients_are_sparse(folder, kind, monkeypatch):
-    monkeypatch.setattr(engines, "HALVE_EVERY", 1)
-    monkeypatch.setattr(engines, "LOOK_EVERY", 1)
+    monkeypatch.setattr(accumulation, "HALVE_EVERY", 1)
+    monkeypatch.setattr(accumulation, "LOOK_EVERY", 1)
     sparse, dense = (
         TorchEngine(
             workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=4, tuning=Tuning()
@@ -225,15 +224,16 @@ def test_an_optimizer_without_a_rule_is_told(folder, monkeypatch):
 
 def test_a_sample_too_large_for_the_memory_is_told(folder, monkeypatch):
     made = engine(folder)
-    monkeypatch.setattr(made._workload, "loss", lambda model, batch: np.empty(1 << 50))
+    monkeypatch.setattr(LineWorkload, "loss", lambda self, model, batch: np.empty(1 << 50))
     with pytest.raises(JobError, match="memory does not suffice for a step on one sample; train a smaller"):
         step(made)
 
 
 def test_the_loss_is_the_mean_per_sample(folder):
     made = engine(folder, dropout=0.0)
-    data = made._workload.dataset(folder, "train")
-    expected = made._workload.loss(made.model, data.__getitems__(SHARE.tolist())).mean().item()
+    workload = LineWorkload(dropout=0.0)
+    data = workload.dataset(folder, "train")
+    expected = workload.loss(made.model, data.__getitems__(SHARE.tolist())).mean().item()
     assert step(made) == pytest.approx(expected, rel=1e-6)
 
 

@@ -20,8 +20,7 @@ from daybreak.contract.record_types import Tuning
 from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.extensions.fsdp import fsdp as divisions
 from daybreak.extensions.fsdp.fsdp import FsdpEngine
-from daybreak.training import checkpoint
-from daybreak.training import engine as engines
+from daybreak.training import accumulation, checkpoint
 from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload, write_curve
 from tests.training import divided
@@ -62,8 +61,8 @@ def test_a_job_with_weights_in_shares_leaves_the_model_of_a_plain_one(shared):
 @pytest.mark.parametrize("kind", divided.CASES)
 def test_weights_in_shares_learn_what_whole_ones_do(shared, kind, monkeypatch):
     """In uneven and empty shares, over a restart; and a plain worker goes on from their checkpoint."""
-    monkeypatch.setattr(engines, "LOOK_EVERY", 1)
-    monkeypatch.setattr(engines, "HALVE_EVERY", 1)
+    monkeypatch.setattr(accumulation, "LOOK_EVERY", 1)
+    monkeypatch.setattr(accumulation, "HALVE_EVERY", 1)
     alone = divided.made(shared, kind)
     losses = divided.go(alone, 0, len(divided.BATCHES))
     end, together = alone.save(), torch.load(shared / f"{kind}.pt")
@@ -122,7 +121,7 @@ def test_who_runs_out_of_memory_ends_and_begins_again_with_passes_of_half_the_si
         )  # fmt: skip
         engine.prepare(batch)
         with suppress(MemoryError):
-            losses, _, _ = engine._accumulate(batch, 32)
+            losses = engine.accumulation.add_up(batch, batch_size=32, update=0).losses
         engine._loader.close()
     assert (remembered, len(losses)) == ([32, 16, 8, 4], 8)
     assert all(weight.grad is not None for weight in engine.model["net"].parameters())

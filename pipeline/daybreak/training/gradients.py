@@ -48,7 +48,7 @@ class Gradients:
 
     def __init__(self, model: nn.Module, *, rank: int, world_size: int, apart: bool = False) -> None:
         """Prepares the buffers; with `apart` gradients are added up elsewhere, and only the rest travels."""
-        self._rank, self._world_size = rank, world_size
+        self._rank, self.world_size = rank, world_size  # of the workers whose gradients are added up
         sparse = {
             id(module.weight)
             for module in model.modules()
@@ -83,7 +83,7 @@ class Gradients:
 
     def clear(self) -> None:
         """Clears the gradients of the last update."""
-        if self._world_size > 1:
+        if self.world_size > 1:
             for flat in self._flats:
                 flat.zero_()
             for parameter, view in zip(self._dense, self._views, strict=True):
@@ -121,13 +121,13 @@ class Gradients:
         With a `batch_size` and this worker's `num_samples` of it, it estimates the noise too: from the parts
         of the workers, or for a single worker from the `first` of its passes (|gradient|^2 and samples).
         """
-        if self._world_size == 1:
+        if self.world_size == 1:
             return self._alone(losses, signals, batch_size=batch_size, first=first)
         square = self.square() / num_samples**2 if batch_size and num_samples else 0.0
         parts = (1 / num_samples, 1.0) if num_samples else (0.0, 0.0)
         sums, noise_sums = self._exchange(losses, signals, time_s=time_s, noise_terms=(square, *parts))
         for parameter in () if sums.signals.short else self._sparse:
-            parameter.grad = _add_sparse(parameter, self._world_size)
+            parameter.grad = _add_sparse(parameter, self.world_size)
         squares, inverse, num_parts = noise_sums
         if batch_size and num_parts > 1 and not sums.signals.short:
             small = squares * batch_size**2 / num_parts
@@ -141,7 +141,7 @@ class Gradients:
         """Adds up all buffers over workers; returns the sums, and those of the NUM_NOISE `noise_terms`."""
         slots = self._flats[0][-self._slots :]
         slots[0] = torch.stack(losses).sum() if losses else 0.0
-        times = [0.0] * self._world_size
+        times = [0.0] * self.world_size
         times[self._rank] = time_s
         numbers = [
             *astuple(signals),

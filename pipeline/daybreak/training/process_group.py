@@ -4,16 +4,66 @@ Only gloo joins workers on CPU and on GPU, and workers that share a GPU. No work
 others, so each publishes its own in the store of the rendezvous before the group is formed.
 """
 
+import os
 from datetime import timedelta
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from daybreak.training.devices import is_shared, name
+from daybreak.contract.errors import JobError
+from daybreak.training.devices import device, device_names, is_shared, name
 
 KEY = "daybreak/device"  # in the store, with the rank of its worker
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)  # after which a silent worker has all of them restarted
+
+
+class WorkerGroup:
+    """The workers of a job: the rank and the device of this one, and sums over all of them."""
+
+    def __init__(self) -> None:
+        """Joins the group that torchrun has started; raises JobError where it started none."""
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if not 0 <= self.rank < self.world_size:
+            raise JobError(
+                f"worker {self.rank} of a world of {self.world_size} has no others to train with; "
+                f"start at least one by torchrun (key train.num_workers)"
+            )
+        self.device = device()
+        if self.device.type == "cpu":
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            # Filling costs time, and uninitialized memory is never read.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        names = form(self.device, rank=self.rank, world_size=self.world_size, timeout=COLLECTIVE_TIMEOUT)
+        self.devices = device_names(names)  # of all workers, in a few words
+
+    def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the sum over workers, which all call it together."""
+        if self.world_size == 1:
+            return counts
+        added = torch.from_numpy(counts).to(self.device)
+        dist.all_reduce(added)
+        summed: NDArray[np.int64] = added.cpu().numpy()
+        return summed
+
+    def close(self) -> None:
+        """Leaves the group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def agreed(value: Any) -> Any:
+    """Returns the value of worker 0 on all workers."""
+    if not dist.is_initialized():
+        return value
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]
 
 
 def form(device: torch.device, *, rank: int, world_size: int, timeout: timedelta) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         parameters=_parameters(engine),
         told_to_stop=supervision.told_to_stop,
         report=partial(supervision.report, engine),
-        memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
+        memory_bytes=lambda: max(peak_memory_bytes(), engine.micro_batches.peak_bytes),
         copies=copies,
         end_by=supervision.end_by,
     )
@@ -214,7 +214,7 @@ class _Supervision:
         """Writes a heartbeat, and reads the time to end by again."""
         self._limit.poll()
         use = self._device_use.since_last(progress.time.timestamp(), waited_s=engine.waited_s)
-        _report(self._folder, replace(progress, device=engine.devices, device_use=use))
+        _report(self._folder, replace(progress, device=engine.group.devices, device_use=use))
 
 
 def _newest(
@@ -222,7 +222,7 @@ def _newest(
 ) -> Path | None:
     """Returns the newest good checkpoint of the job, the same on all workers; None where there is none."""
     from daybreak.training import checkpoint
-    from daybreak.training.engine import agreed
+    from daybreak.training.process_group import agreed
 
     path: Path | None = None
     if engine.rank == 0:
@@ -298,9 +298,9 @@ def _export(folder: Path, recipe: Recipe, weights: dict[str, "Tensor"], trained:
         ended_at=clock.utc(),
         epochs=trained.epochs,
         noise_scale=outcome.noise_scale,
-        device=engine.devices,
+        device=engine.group.devices,
         sync=engine.sync,
-        short_of_memory=engine.short_of_memory,
+        short_of_memory=engine.micro_batches.short_of_memory,
     )
     records.write(result, folder)
 

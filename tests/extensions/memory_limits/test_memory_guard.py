@@ -59,7 +59,7 @@ def guarded(
     engine = TorchEngine(workload, workload.dataset(None, "train"), seed=1,
                          micro_batch_size=micro_batch_size, tuning=Tuning())  # fmt: skip
     memory = Memory()
-    memory.guard = engine.memory_guard = MemoryGuard(
+    memory.guard = engine.micro_batches.guard = MemoryGuard(
         engine.model, memory=memory, tuning=Tuning(), band_limits=band_limits,
         clock=memory.clock,
     )  # fmt: skip
@@ -85,9 +85,9 @@ def test_a_limit_that_falls_within_a_pass_changes_no_gradient_and_is_forgotten_w
             memory.limits = [3_000]
         update(engine, number, memory=memory)
         update(plain, number)
-        sizes.append(engine._micro_batch_size)
+        sizes.append(engine.micro_batches.size)
     assert sizes == [8, 8, 8, 4, 4, 8]
-    assert engine.short_of_memory == {"passes of 4 samples": 2}
+    assert engine.micro_batches.short_of_memory == {"passes of 4 samples": 2}
     for name, weight in plain.model.state_dict().items():
         assert torch.allclose(weight, engine.model.state_dict()[name], rtol=1e-5, atol=1e-7)
 
@@ -100,7 +100,7 @@ def test_a_limit_that_falls_in_a_backward_pass_is_noticed_there():
     forward = sum(next(part.children(), None) is None for part in engine.model.modules())
     memory.limits = [3_000] * (1 + forward) + [600]  # as the update begins, in each layer, and then less
     update(engine, 3, memory=memory)
-    assert engine.short_of_memory == {"passes of 4 samples": 1}
+    assert engine.micro_batches.short_of_memory == {"passes of 4 samples": 1}
 
 
 class Filling(Memory):
@@ -140,7 +140,7 @@ def test_a_limit_that_goes_on_falling_is_not_waited_for():
     for number, limit in enumerate((3_000, 3_000, 3_000, 1_060, 1_010, 960, 960)):
         memory.limits = [limit]  # passes of 8 samples take 900, and 18 in reserve
         update(engine, number, memory=memory)
-        sizes.append(engine._micro_batch_size)
+        sizes.append(engine.micro_batches.size)
     assert sizes == [8, 8, 8, 8, 8, 4, 8]
 
 
@@ -159,7 +159,9 @@ def test_convolutions_are_limited_only_while_memory_is_short():
         update(engine, number, memory=memory)
         kinds.append(sum(isinstance(part, BandLimitedConv1d) for part in engine.model))
     assert kinds == [0, 0, 0, 2, 2, 0]
-    assert list(engine.short_of_memory) == ["passes of 1 sample, convolutions without 75% of the spectrum"]
+    assert list(engine.micro_batches.short_of_memory) == [
+        "passes of 1 sample, convolutions without 75% of the spectrum"
+    ]
 
 
 def test_without_this_extension_a_limit_is_not_followed_which_is_said(tmp_path, monkeypatch, caplog):
@@ -167,7 +169,7 @@ def test_without_this_extension_a_limit_is_not_followed_which_is_said(tmp_path, 
     workload = Waves()
     engine = TorchEngine(workload, workload.dataset(None, "train"), seed=1, micro_batch_size=BATCH,
                          tuning=Tuning(), follow_memory="same_gradient")  # fmt: skip
-    assert engine.memory_guard is None
+    assert engine.micro_batches.guard is None
     assert "no extension here follows a limit of memory" in caplog.text
 
 

@@ -139,7 +139,7 @@ class LocalSgdEngine(TorchEngine):
         super().__init__(*args, tuning=tuning, **kwargs)
         self._every, self._is_late, self._alive = sync_every, is_late, alive
         self._try_after = try_after if self.world_size > 1 else None  # None: not, or no more
-        self._own_gradients = self._added_gradients = self._gradients
+        self._own_gradients = self._added_gradients = self.accumulation.gradients
         self._trial: _Trial | None = None
         if self._try_after is not None:
             self._added_gradients = Gradients(self.model, rank=self.rank, world_size=self.world_size)
@@ -157,11 +157,10 @@ class LocalSgdEngine(TorchEngine):
 
     def _join(self, *, together: bool) -> None:
         self._together = together
-        self._gradients = self._added_gradients if together else self._own_gradients
+        self.accumulation.gradients = self._added_gradients if together else self._own_gradients
 
-    @property
-    def _num_partners(self) -> int:
-        return self.world_size if self._together else 1
+    def _new_gradients(self) -> Gradients:
+        return Gradients(self.model, rank=self.rank, world_size=1)
 
     @property
     def sync(self) -> Sync:
@@ -183,7 +182,7 @@ class LocalSgdEngine(TorchEngine):
         step = self._step_apart(indices, batch_size=batch_size, rate=rate, signals=signals)
         if not self._trial:
             return step
-        self._trial.batches.append((indices, self._epoch, batch_size, rate))
+        self._trial.batches.append((indices, self.accumulation.epoch, batch_size, rate))
         self._trial.losses.append(step.loss * len(indices) / batch_size)
         if len(self._trial.batches) < TRIAL * self._every:
             return replace(step, loss=self._trial.loss)
@@ -225,7 +224,7 @@ class LocalSgdEngine(TorchEngine):
         self._join(together=True)
         trial.began = time.monotonic()
         losses = []
-        for indices, self._epoch, batch_size, rate in trial.batches:
+        for indices, self.accumulation.epoch, batch_size, rate in trial.batches:
             self._alive()
             step = super().step(indices, batch_size=batch_size, rate=rate, signals=Signals())
             losses.append(step.loss)
@@ -312,12 +311,11 @@ class LocalSgdEngine(TorchEngine):
 
     def _idle(self) -> UpdateResult:
         """Takes an update without samples: moments exist and counts rise as on the other workers."""
-        self._gradients.clear()
+        self.accumulation.gradients.clear()
         for weight in self._weights():
             weight.grad = torch.zeros_like(weight)
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.0
-        self._update()
+        self.updater.set_rate(0.0)
+        self.updater.step()
         self._updates += 1
         return UpdateResult(loss=0.0, signals=Signals())
 

@@ -15,6 +15,7 @@ take each pass together:
 What is learned is the same, up to rounding, and so are checkpoints: whole, and for any number of workers.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,13 +27,18 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
 
 from daybreak.contract.errors import JobError, PlanError, is_out_of_memory
-from daybreak.contract.workload import Batch
-from daybreak.training.engine import TorchEngine, log
+from daybreak.contract.workload import Batch, Workload
+from daybreak.training.accumulation import Accumulated, Accumulation
+from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Gradients, Signals, Sums, finite_noise
 from daybreak.training.sample_order import Indices
 from daybreak.training.tuning import blocks, halves, normalised, read
+from daybreak.training.updater import Updater
+
+log = logging.getLogger(__name__)
 
 
 class ModelWithLoss(nn.Module):
@@ -93,37 +99,70 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # have no forward pass to gather f
 class FsdpEngine(TorchEngine):
     """Updates by workers that each hold a share of the model."""
 
-    def __init__(self, workload: Any, dataset: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        workload: Any,
+        dataset: Any,
+        *,
+        on_shrink: Callable[[int], None] = lambda micro_batch_size: None,
+        **options: Any,
+    ) -> None:
         self._whole: ModelWithLoss
-        self._num_passes = 1  # of this update, on each worker
+        self._dataset, self._on_shrink = dataset, on_shrink  # which any worker calls
         # Workers gather weights together, so none may take other passes than the rest.
         super().__init__(workload, dataset, **(options | {"follow_memory": "off"}))
-        self._dataset, self._spare = dataset, None
         self._timer = None
 
-    def _shard(self, model: nn.Module) -> nn.Module:
-        loss = partial(self._tuner.loss, self._workload, model)
+    def _shard(self, model: nn.Module, workload: Workload) -> nn.Module:
+        loss = partial(self._tuner.loss, workload, model)
         self._whole = shard(model, loss, device=self.device)
         return model
+
+    def _new_updater(self, optimizer: Optimizer) -> Updater:
+        return FsdpUpdater(optimizer, tuner=self._tuner, group=self.group)
 
     def _new_gradients(self) -> Gradients:
         return FsdpGradients(self.model, rank=self.rank, world_size=self.world_size, apart=True)
 
+    def _new_accumulation(self, *args: Any, **parts: Any) -> Accumulation:
+        return FsdpAccumulation(
+            *args, whole=self._whole, dataset=self._dataset, on_shrink=self._on_shrink, **parts
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns the whole model, in main memory, on worker 0; {} on others."""
+        tensors = {name: _gathered(tensor, self.rank) for name, tensor in self.model.state_dict().items()}
+        return {} if self.rank else tensors
+
+    def _load_weights(self, tensors: dict[str, Tensor]) -> None:
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: _share(value, own.get(name)) for name, value in tensors.items()})
+
+
+class FsdpAccumulation(Accumulation):
+    """Passes that all workers take together, as many as the worker with the most."""
+
+    def __init__(
+        self, *args: Any, whole: ModelWithLoss, dataset: Any, on_shrink: Callable[[int], None], **parts: Any
+    ) -> None:
+        super().__init__(*args, **parts)
+        self._whole, self._dataset, self._on_shrink = whole, dataset, on_shrink
+        self._spare: Batch | None = None
+        self._num_passes = 1  # of this update, on each worker
+
     def _in_parts(self, num_samples: int) -> bool:
         return self._num_passes > 1
 
-    def _accumulate(
-        self, indices: Indices, batch_size: int
-    ) -> tuple[list[Tensor], tuple[Tensor, int] | None, int]:
-        """Adds up the gradients of all shares, in equally many passes on each worker; see `TorchEngine`."""
-        self._seed_generators()
-        self._gradients.clear()
-        passes = self._passes(indices)
-        whole = len(indices) < 2 or not self._may_halve
-        most = torch.tensor([len(passes), int(whole)], device=self.device)
+    def add_up(self, indices: Indices, *, batch_size: int, update: int) -> Accumulated:
+        """Adds up the gradients of all shares, in equally many passes on each worker."""
+        self._seed_generators(update)
+        self.gradients.clear()
+        passes = self._micro_batches.split(indices)
+        whole = len(indices) < 2 or not self.may_halve
+        most = torch.tensor([len(passes), int(whole)], device=self._group.device)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         self._num_passes, any_whole = most.tolist()
-        measures_noise = self._measures_noise(len(indices))
+        measures_noise = self.measures_noise(len(indices), update=update)
         halved = measures_noise and self._num_passes == 1 and not any_whole
         losses: list[Tensor] = []
         first: tuple[Tensor, int] | None = None
@@ -137,12 +176,13 @@ class FsdpEngine(TorchEngine):
                     if len(part):
                         losses.append(loss.detach())
                     if measures_noise and first is None:
-                        first = self._gradients.square(), len(part) // 2 if halved else len(part)
+                        first = self.gradients.square(), len(part) // 2 if halved else len(part)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 self._remember(len(passes[0]) if passes else 1)
             raise
-        return losses, first if self._num_passes > 1 or len(losses) > 1 else None, 0
+        is_apart = self._num_passes > 1 or len(losses) > 1
+        return Accumulated(losses=losses, first=first if is_apart else None)
 
     def _idle(self) -> Batch:
         """Returns a batch of one sample, for a pass of weight 0."""
@@ -154,43 +194,31 @@ class FsdpEngine(TorchEngine):
         if size == 1:
             raise JobError(
                 "memory does not suffice for a step on one sample, with weights divided among "
-                f"{self.world_size} workers; train a smaller model, or name a machine with more memory in "
-                "plan.machines"
+                f"{self._group.world_size} workers; train a smaller model, or name a machine with more "
+                "memory in plan.machines"
             )
         log.warning("memory does not suffice for %d samples a pass; ending, to start again with half", size)
         self._on_shrink(-(-size // 2))
 
-    def weights(self) -> dict[str, Tensor]:
-        """Returns the whole model, in main memory, on worker 0; {} on others."""
-        tensors = {name: self._gathered(tensor) for name, tensor in self.model.state_dict().items()}
-        return {} if self.rank else tensors
 
-    def _moments(self) -> dict[str, Any]:
+class FsdpUpdater(Updater):
+    """An optimizer whose moments are divided among workers as the weights are."""
+
+    def _whole_state(self) -> dict[str, Any]:
         own = self.optimizer.state_dict()
         state = {
-            place: {name: self._gathered(value) for name, value in kept.items()}
+            place: {name: _gathered(value, self._group.rank) for name, value in kept.items()}
             for place, kept in own["state"].items()
         }
-        return {**own, "state": {} if self.rank else state}
+        return {**own, "state": {} if self._group.rank else state}
 
-    def _gathered(self, value: Any) -> Any:
-        """Returns a tensor divided among workers as a whole on worker 0, and None on others."""
-        if not isinstance(value, DTensor):
-            return value
-        whole = value.full_tensor()
-        return None if self.rank else whole.cpu()
-
-    def _load_weights(self, tensors: dict[str, Tensor]) -> None:
-        own = self.model.state_dict()
-        self.model.load_state_dict({name: _share(value, own.get(name)) for name, value in tensors.items()})
-
-    def _own(self, tree: dict[str, Any]) -> dict[str, Any]:
+    def _own_state(self, state: dict[str, Any]) -> dict[str, Any]:
         parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
-        state = {
+        own = {
             place: {name: _share(value, parameters[place]) for name, value in kept.items()}
-            for place, kept in tree["state"].items()
+            for place, kept in state["state"].items()
         }
-        return {**tree, "state": state}
+        return {**state, "state": own}
 
 
 class FsdpGradients(Gradients):
@@ -231,6 +259,14 @@ class FsdpGradients(Gradients):
             return sums
         estimate = finite_noise(small * (batch_size / size) ** 2, size, big, batch_size)
         return replace(sums, noise=estimate)
+
+
+def _gathered(value: Any, rank: int) -> Any:
+    """Returns a tensor divided among workers as a whole on worker 0, and None on others."""
+    if not isinstance(value, DTensor):
+        return value
+    whole = value.full_tensor()
+    return None if rank else whole.cpu()
 
 
 def _share(value: Any, like: Any) -> Any:

@@ -38,12 +38,13 @@ from daybreak.extensions.threads.thread_policy import (
     ThreadTiming,
     momentum_left,
 )
+from daybreak.training.accumulation import Accumulation
 from daybreak.training.checkpoint import TrainingState
-from daybreak.training.engine import SCALED, TorchEngine, UpdateResult
+from daybreak.training.engine import TorchEngine, UpdateResult
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import scaled
 from daybreak.training.sample_order import Indices
-from daybreak.training.tuning import rule_of
+from daybreak.training.updater import SCALED
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +88,19 @@ class _Piece:
     of: int = 1  # parts that make one update
 
 
+class _PartAccumulation(Accumulation):
+    """Passes over a part of a batch, which measures the noise where the training process asks for it."""
+
+    looks = False
+
+    def measures_noise(self, num_samples: int, *, update: int) -> bool:
+        return self.looks
+
+
 class AsynchronousEngine(TorchEngine):
     """Updates by as many asynchronous workers as pay."""
 
+    accumulation: _PartAccumulation
     waited_s = None  # workers read for themselves, each on its core
 
     def __init__(
@@ -104,8 +115,7 @@ class AsynchronousEngine(TorchEngine):
         own = replace(tuning, num_loaders=0, loader_processes=False, compiled=False, in_memory=False)
         torch.set_num_threads(1)  # each worker has one core, and a pool of threads does not survive a fork
         super().__init__(*args, tuning=own, **(kwargs | {"column_files": None, "follow_memory": "off"}))
-        self._kind = rule_of(self.optimizer)
-        if self.world_size > 1 or self.device.type != "cpu" or self._kind is None:
+        if self.world_size > 1 or self.device.type != "cpu" or self.updater.kind is None:
             raise ParamsError(
                 f"train.threads: auto is for one machine without GPUs, one worker, and SGD, Adam or Adagrad, "
                 f"not {type(self.optimizer).__name__} in {self.world_size} workers on {self.device.type}; "
@@ -114,7 +124,6 @@ class AsynchronousEngine(TorchEngine):
         self._cores = cores
         self._make_pool: Callable[[AsynchronousEngine], WorkerPool] = pool or Processes
         self._pool: WorkerPool | None = None
-        self._looks = False  # whether the part of this worker measures the noise
         self._shared = SharedWeights(self.model, self.optimizer)
         self._tuned = self._read_tuned()
         self.policy: ThreadPolicy | None = None
@@ -139,6 +148,9 @@ class AsynchronousEngine(TorchEngine):
         self._line = CostLine()
         self._noise: tuple[float, float] | None = None
         self.max_give_up_s = 0.0  # longest time from the loss of a core until its worker had ended
+
+    def _new_accumulation(self, *args: Any, **parts: Any) -> Accumulation:
+        return _PartAccumulation(*args, **parts)
 
     def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
         """Notes the epoch of a share; workers load it themselves."""
@@ -274,7 +286,7 @@ class AsynchronousEngine(TorchEngine):
                     indices=piece.indices,
                     epoch=piece.batch.epoch,
                     options=self._options(piece),
-                    micro_batch_size=self._micro_batch_size,
+                    micro_batch_size=self.micro_batches.size,
                     weight=len(piece.indices) / piece.batch.size if piece.of > 1 else 1.0,
                     of=piece.of,
                     measures_noise=(self._number + 1) % (LOOK_EVERY if first else LOOK_LATER) == 0,
@@ -296,8 +308,8 @@ class AsynchronousEngine(TorchEngine):
 
     def _take(self, piece: _Piece, done: Done) -> None:
         if done.short:
-            if len(piece.indices) > self._micro_batch_size // 2:  # others may have shrunk it meanwhile
-                self._shrink(len(piece.indices))
+            if len(piece.indices) > self.micro_batches.size // 2:  # others may have shrunk it meanwhile
+                self.micro_batches.shrink(share=len(piece.indices))
             self._pieces.appendleft(piece)
             return
         if not math.isfinite(done.loss):
@@ -346,9 +358,9 @@ class AsynchronousEngine(TorchEngine):
         options = []
         size = piece.batch.size if piece.of > 1 else len(piece.indices)  # of the update
         workers = setting.num_workers if setting.is_asynchronous else 1
-        for tuned, part in zip(self._tuned, self._rate_shares, strict=True):
+        for tuned, part in zip(self._tuned, self.updater.rate_shares, strict=True):
             scaling = scaled(
-                self._kind,
+                self.updater.kind,
                 name=type(self.optimizer).__name__,
                 rule="by_optimizer",
                 batch_size=size,
@@ -382,17 +394,17 @@ class AsynchronousEngine(TorchEngine):
         """Returns the gradient of a part at the shared weights of this moment; a worker calls it."""
         began = thread_time()
         self._shared.read()
-        self._updates, self._looks = part.number, part.measures_noise
-        self._micro_batch_size = part.micro_batch_size
+        self.micro_batches.resize(part.micro_batch_size)
         size = len(part.indices)
-        self._epoch = part.epoch
-        self._loader.prepare(self._passes(part.indices), epoch=part.epoch)
-        losses, first, short = self._accumulate(part.indices, size)
-        sums = self._gradients.reduce(
-            losses,
-            Signals(short=short),
+        self.accumulation.prepare(part.indices, epoch=part.epoch)
+        self.accumulation.begin(part.indices)
+        self.accumulation.looks = part.measures_noise
+        own = self.accumulation.add_up(part.indices, batch_size=size, update=part.number)
+        sums = self.accumulation.gradients.reduce(
+            own.losses,
+            Signals(short=int(own.is_short)),
             num_samples=size,
-            first=first,
+            first=own.first,
             batch_size=size if part.measures_noise else 0,
         )
         return Gradient(
@@ -400,13 +412,10 @@ class AsynchronousEngine(TorchEngine):
             tensors=self._shared.gradients(),
             buffers=tuple(each.clone() for each in self.model.buffers()),
             noise=sums.noise,
-            num_passes=len(losses),
+            num_passes=len(own.losses),
             takes_s=thread_time() - began,
-            short=bool(short),
+            short=own.is_short,
         )
-
-    def _measures_noise(self, num_samples: int) -> bool:
-        return self._looks
 
     def apply(self, gradient: Gradient, part: BatchPart) -> Done:
         """Changes the shared weights, unless the loss is not finite; one worker at a time calls it."""
@@ -416,7 +425,7 @@ class AsynchronousEngine(TorchEngine):
                 group.update(options)
             is_update = self._shared.add_gradients(gradient.tensors, weight=part.weight, of=part.of)
             if is_update:
-                self._update()
+                self.updater.step()
             self._shared.set_buffers(gradient.buffers)
         return Done(
             loss=gradient.loss,

@@ -17,15 +17,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch.optim import Optimizer
 
 from daybreak.contract.errors import JobError
 from daybreak.contract.workload import Batch
 from daybreak.training import gpus
+from daybreak.training.accumulation import Accumulated, Accumulation
 from daybreak.training.engine import TorchEngine
 from daybreak.training.learning_rate import Rule, Scaled
 from daybreak.training.sample_order import Indices
 from daybreak.training.tuning import tensors
+from daybreak.training.updater import Updater
 
 
 class TpuEngine(TorchEngine):
@@ -57,7 +59,6 @@ class TpuEngine(TorchEngine):
                 f"{self.world_size} workers were started on TPUs, and one drives all chips of a machine; set "
                 f"train.num_workers to 1"
             )
-        self._may_halve = False  # a halved pass would compile one more program
 
     def rescale(
         self, *, batch_size: int, base_size: int, rule: Rule, micro_batch_size: int | None = None
@@ -65,6 +66,30 @@ class TpuEngine(TorchEngine):
         """Changes betas and eps of the optimizer by its rule; see the protocol."""
         of_all = micro_batch_size and micro_batch_size * self._num_chips
         return super().rescale(batch_size=batch_size, base_size=base_size, rule=rule, micro_batch_size=of_all)
+
+    def _new_accumulation(self, *args: Any, **parts: Any) -> Accumulation:
+        return TpuAccumulation(*args, mesh=self._mesh, num_chips=self._num_chips, **parts)
+
+    def _new_updater(self, optimizer: Optimizer) -> Updater:
+        return TpuUpdater(optimizer, tuner=self._tuner, group=self.group)
+
+
+class TpuAccumulation(Accumulation):
+    """Passes whose samples are divided among the chips: one program for all passes of an update."""
+
+    def __init__(self, *args: Any, mesh: Any, num_chips: int, **parts: Any) -> None:
+        super().__init__(*args, **parts)
+        self._mesh, self._num_chips = mesh, num_chips
+        self.may_halve = False  # a halved pass would compile one more program
+
+    def add_up(self, indices: Indices, *, batch_size: int, update: int) -> Accumulated:
+        """Adds up the gradients, and runs the program before the loss is read.
+
+        Reading it alone would run the forward pass twice.
+        """
+        accumulated = super().add_up(indices, batch_size=batch_size, update=update)
+        _run()
+        return accumulated
 
     def _batch(self, part: Indices) -> Batch:
         """Returns the samples of a pass, divided among the chips; whole on each where that does not go even.
@@ -79,22 +104,20 @@ class TpuEngine(TorchEngine):
                 xs.mark_sharding(leaf, self._mesh, ("samples", *[None] * (leaf.dim() - 1)))
         return batch
 
-    def _accumulate(
-        self, indices: Indices, batch_size: int
-    ) -> tuple[list[Tensor], tuple[Tensor, int] | None, int]:
-        accumulated = super()._accumulate(indices, batch_size)
-        _run()  # before the loss is read, as reading it alone would run the forward pass twice
-        return accumulated
-
-    def _update(self) -> None:
-        super()._update()
-        _run()
-
-    def _seed_generators(self) -> None:
+    def _seed_generators(self, update: int) -> None:
         import torch_xla
 
-        super()._seed_generators()
+        super()._seed_generators(update)
         torch_xla.manual_seed(torch.default_generator.initial_seed() % (1 << 63))
+
+
+class TpuUpdater(Updater):
+    """Steps of the optimizer, each one program."""
+
+    def step(self) -> None:
+        """Changes the weights."""
+        super().step()
+        _run()
 
 
 def _run() -> None:

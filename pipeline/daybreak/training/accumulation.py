@@ -1,0 +1,129 @@
+"""Computes the gradient of a worker's share of a batch, in one pass or several (gradient accumulation).
+
+Each loss has the weight 1 / the batch size of all workers, so the sum over passes and workers is the gradient
+of the mean, for any shares and any size of the passes.
+"""
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from daybreak.contract.errors import is_out_of_memory
+from daybreak.contract.workload import Batch, Workload
+from daybreak.training.gradients import Gradients
+from daybreak.training.loader import Loader
+from daybreak.training.micro_batch import MicroBatches
+from daybreak.training.process_group import WorkerGroup
+from daybreak.training.sample_order import Indices
+from daybreak.training.tuning import Tuner, halves, normalised
+
+log = logging.getLogger(__name__)
+
+# Updates between measurements of the noise: from parts that exist anyway, or from a pass halved for it.
+LOOK_EVERY, HALVE_EVERY = 25, 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accumulated:
+    """What the passes over a share gave, besides the gradient in the parameters."""
+
+    losses: list[Tensor]  # of each pass
+    first: tuple[Tensor, int] | None = None  # |gradient|^2 and samples of the first pass, for the noise
+    is_short: bool = False  # memory did not suffice, so the gradient is not valid
+
+
+class Accumulation:
+    """Passes over the shares of a worker, whose gradients it adds up."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        model: nn.Module,
+        *,
+        loader: Loader,
+        micro_batches: MicroBatches,
+        gradients: Gradients,
+        tuner: Tuner,
+        group: WorkerGroup,
+        seed: int,
+    ) -> None:
+        self.gradients, self.epoch = gradients, 0  # of the share of this update
+        self._workload, self._model, self._tuner = workload, model, tuner
+        self._loader, self._micro_batches = loader, micro_batches
+        self._group, self._seed = group, seed
+        self._prepared: deque[tuple[Indices, int]] = deque()  # shares that come, with their epochs
+        self._weights: dict[int, Tensor] = {}
+        self._warns_of_passes = normalised(model)
+        # Halving would compile for one more shape, and BatchNorm would take statistics over half a pass.
+        self.may_halve = not tuner.tuning.compiled and not self._warns_of_passes
+
+    def prepare(self, indices: Indices, *, epoch: int) -> None:
+        """Starts to load a share of an epoch."""
+        self._prepared.append((indices, epoch))
+        self._loader.prepare(self._micro_batches.split(indices), epoch=epoch)
+
+    def begin(self, indices: Indices) -> None:
+        """Finds the epoch of a share; one that was not prepared is of the epoch of the update before."""
+        place = next((n for n, (share, _) in enumerate(self._prepared) if share is indices), -1)
+        for _ in range(place + 1):  # those before it had no samples
+            _, self.epoch = self._prepared.popleft()
+
+    def add_up(self, indices: Indices, *, batch_size: int, update: int) -> Accumulated:
+        """Adds up the gradients of a share of a batch of `batch_size` samples, of the update of that number.
+
+        It seeds by that number. Raises JobError where memory never suffices.
+        """
+        self._seed_generators(update)
+        self.gradients.clear()
+        losses: list[Tensor] = []
+        first = None
+        measures_noise = self.gradients.world_size == 1 and self.measures_noise(len(indices), update=update)
+        try:
+            passes = self._micro_batches.split(indices)
+            if len(passes) > 1 and self._warns_of_passes:
+                self._warns_of_passes = False
+                log.warning("BatchNorm takes its statistics over %d samples, a pass", len(passes[0]))
+            halved = measures_noise and len(passes) == 1 and len(indices) > 1 and self.may_halve
+            for part in passes:
+                whole = self._batch(part)
+                for batch in halves(whole, len(part)) if halved else (whole,):
+                    loss = self._tuner.loss(self._workload, self._model, batch).sum()
+                    loss.backward(self._weight(loss, batch_size))  # type: ignore[no-untyped-call]
+                    losses.append(loss.detach())
+                    if measures_noise and first is None:
+                        first = self.gradients.square(), len(part) // 2 if halved else len(part)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._micro_batches.fall_short(error)
+            # The others are waiting in the all-reduce: join them, and signal it there.
+            return Accumulated(losses=losses, is_short=True)
+        return Accumulated(losses=losses, first=first if len(losses) > 1 else None)
+
+    def measures_noise(self, num_samples: int, *, update: int) -> bool:
+        """Returns whether this update measures the noise of gradients."""
+        return (update + 1) % (LOOK_EVERY if self._in_parts(num_samples) else HALVE_EVERY) == 0
+
+    def _in_parts(self, num_samples: int) -> bool:
+        """Returns whether an update has parts that can be compared without halving a pass for it."""
+        return self.gradients.world_size > 1 or num_samples > self._micro_batches.size
+
+    def _batch(self, part: Indices) -> Batch:
+        """Returns the samples of a pass, on the device."""
+        return self._tuner.batch(self._loader.get(part, epoch=self.epoch))
+
+    def _weight(self, loss: Tensor, batch_size: int) -> Tensor:
+        """Returns the weight of a loss in its batch's mean; cached, as it takes as long as a layer."""
+        if batch_size not in self._weights:
+            self._weights = {batch_size: loss.new_tensor(1 / batch_size)}
+        return self._weights[batch_size]
+
+    def _seed_generators(self, update: int) -> None:
+        """Seeds by the number of the update: dropout is repeatable without saving a generator's state."""
+        key = (self._seed * 1_000_003 + update) * self._group.world_size + self._group.rank
+        torch.default_generator.manual_seed(key % (1 << 63))  # torch.manual_seed would take 0.3 ms
+        if self._group.device.type == "cuda":
+            torch.cuda.manual_seed(key % (1 << 63))
