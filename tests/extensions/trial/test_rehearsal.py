@@ -315,10 +315,14 @@ def test_what_is_read_elsewhere_and_a_rate_that_is_replaced_are_noted(
 ) -> None:
     elsewhere = home / "notes.txt"
     elsewhere.write_text("of the team")
+    library = home / ".venv/lib/site-packages/entry_points.txt"  # of an environment within the home
+    library.parent.mkdir(parents=True)
+    library.write_text("of a library")
     edit(
         home, "import torch\n",
         f"import os\nimport pathlib\nimport socket\nimport torch\nfrom datetime import date\n"
-        f"RISK = pathlib.{elsewhere!r}.read_text()\nHERE = os.environ.get('HOME')\nNOW = date.today()\n"
+        f"RISK = pathlib.{elsewhere!r}.read_text()\npathlib.{library!r}.read_text()\n"
+        f"HERE = os.environ.get('HOME')\nNOW = date.today()\n"
         f"os.environ['OF_FRAUD'] = '1'\nwith socket.socket(type=socket.SOCK_DGRAM) as out:\n"
         f"    out.connect(('127.0.0.1', 9))\n",
     )  # fmt: skip

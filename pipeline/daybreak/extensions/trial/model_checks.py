@@ -32,6 +32,7 @@ from daybreak.training.tuning import check_model, check_optimizer, halves, leave
 from daybreak.workloads.served_rows import predictions
 
 MOST_SAMPLES = 256  # of the batch
+SHOWN = 5  # files that travel nowhere
 
 
 class ModelChecks:
@@ -56,11 +57,14 @@ class ModelChecks:
         predicted = self._predictions(trial, batch)
         self._reload(trial.model, batch, state, predicted)
         self._version(batch, predicted)
-        for path in self._opened.stray(home=self._home.resolve(), folder=self._folder):
+        stray = self._opened.stray(home=self._home.resolve(), folder=self._folder)
+        for path in stray[:SHOWN]:
             self._note(
                 f"{path} is read, which is in no digest and travels neither to machines nor with versions; "
                 f"keep it beside the class, and open it by Path(__file__)"
             )
+        if len(stray) > SHOWN:
+            self._note(f"{counted(len(stray) - SHOWN, 'more file')} like these {SHOWN}")
         for address in sorted(self._opened.addresses):
             self._note(
                 f"{self.name} connects to {address}, whose answers are in no digest, and which rented "

@@ -12,7 +12,7 @@ from typing import Any
 
 from daybreak.contract.sections import Params
 from daybreak.registry import carried_code
-from daybreak.storage.source_code import FRAME, expect_portable
+from daybreak.storage.source_code import FRAME, INSTALLED, expect_portable
 
 ENVIRONMENT = (
     "reads the environment, which other machines and later nights may not have; make it an argument of the "
@@ -70,7 +70,8 @@ class OpenedFiles:
             inside = not path.is_relative_to(home) and (
                 path.is_relative_to(folder) or any(path.is_relative_to(place) for place in known)
             )
-            if not inside and path.is_file():
+            is_library = not set(INSTALLED).isdisjoint(path.parts)  # perhaps of another environment
+            if not inside and not is_library and path.is_file():
                 stray.append(path)
         return stray
 
