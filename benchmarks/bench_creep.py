@@ -27,7 +27,8 @@ from benchmarks import frame
 from daybreak.contract.record_types import Champion, Night, Release, Verdict
 from daybreak.contract.sections import GateParams
 from daybreak.gate.chain import NIGHTS, anchor_of, apply_chain, chain_of, why_cold
-from daybreak.gate.judge import ACTIONS, rules_of
+from daybreak.gate.judge import rules_of
+from daybreak.gate.verdict import ACTIONS
 from daybreak.statistics.paired import judge
 from daybreak.storage.ledger import Entry
 

@@ -39,9 +39,11 @@ from daybreak.data.features import UNIT
 from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import ScoredModel, score
 from daybreak.gate import chain as chains
-from daybreak.gate.judge import LOOKED_AT, decide, guardrails_of, rules_of, success_of
+from daybreak.gate.all_metrics import guardrails_of, success_of
+from daybreak.gate.judge import LOOKED_AT, rules_of
 from daybreak.gate.plausibility import NAME as PLAUSIBLE
 from daybreak.gate.plausibility import plausible
+from daybreak.gate.verdict import decide
 from daybreak.gate.watch import compare
 from daybreak.registry.weights import load_model
 from daybreak.storage.ledger import Entry

@@ -191,7 +191,7 @@ def end_of(home: Path, night: str) -> None:
 
 def held_out(home: Path, night: str) -> tuple[str, float]:
     """What the held-out scores say of a night, and the smallest effect that they can show."""
-    from daybreak.gate.judge import ACTIONS
+    from daybreak.gate.verdict import ACTIONS
     from daybreak.statistics.paired import Rules, detectable, judge
     from daybreak.statistics.result import Status
 

@@ -16,15 +16,8 @@ from daybreak.contract.sections import GateParams, GateSections, SmokeTestParams
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import write_scores
 from daybreak.extensions.live_test.looks import last_bound
-from daybreak.gate.judge import (
-    ACTIONS,
-    decide,
-    fit_to_serve,
-    gate,
-    judge_scores,
-    rules_for_users,
-    rules_of,
-)
+from daybreak.gate.judge import fit_to_serve, gate, judge_scores, rules_for_users, rules_of
+from daybreak.gate.verdict import ACTIONS, decide
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
 from daybreak.statistics.unpaired import effect

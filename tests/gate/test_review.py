@@ -18,7 +18,8 @@ from daybreak.contract.record_types import Approval, Champion, Night, Release, V
 from daybreak.contract.sections import ReleaseParams
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
-from daybreak.gate import judge, review
+from daybreak.gate import review
+from daybreak.gate.verdict import decide
 from daybreak.registry import approval
 from daybreak.report import page, publisher, version_page
 from daybreak.storage import branch, ledger
@@ -301,7 +302,7 @@ def test_a_broken_guardrail_is_no_want_of_proof() -> None:
         "champion": Champion(version=3, replaced=2, model_digest="c", night="before"),
         "rules": Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
     }
-    assert judge.decide(columns, **given).inconclusive
-    verdict = judge.decide(columns, **given, guardrails={"recall": 0.01})
+    assert decide(columns, **given).inconclusive
+    verdict = decide(columns, **given, guardrails={"recall": 0.01})
     assert (verdict.action, verdict.inconclusive) == ("reject", False)
     assert verdict.reason.startswith("refresh: guardrail recall: worse than")

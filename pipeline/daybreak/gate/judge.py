@@ -13,19 +13,13 @@ By `gate.scores`, held-out scores decide, or users who meet one model or the oth
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from math import isfinite
-from typing import Any
-
-from numpy.typing import NDArray
 
 from daybreak.contract import clock
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.formats import counted
 from daybreak.contract.record_types import (
-    Action,
     Champion,
     Check,
     Dataset,
@@ -41,17 +35,17 @@ from daybreak.evaluation.live_judge import LiveJudge
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix
 from daybreak.evaluation.smoke_test import only_slow, smoke_test
 from daybreak.gate import recipe_test
-from daybreak.gate.all_metrics import LEAST_MARGIN, guardrails_of, judge_metrics, pairs_of, success_of
+from daybreak.gate.all_metrics import LEAST_MARGIN, guardrails_of, success_of
 from daybreak.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
 from daybreak.gate.plausibility import NIGHTS, plausible
-from daybreak.gate.selftest import selftest
+from daybreak.gate.verdict import decide
 from daybreak.registry import approval
 from daybreak.registry.lineage import is_declared_equal, is_refresh, recipe, what_changed
 from daybreak.rollout import hold
 from daybreak.rollout.hold import InForce
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.statistics.paired import Rules, judge
-from daybreak.statistics.result import Conclusion, Status
+from daybreak.statistics.paired import Rules
+from daybreak.statistics.result import Conclusion
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 
@@ -59,17 +53,45 @@ log = logging.getLogger(__name__)
 
 LOOKED_AT = 2 * NIGHTS  # commits of the ledger, of which some are of nights that judged nothing
 RELATIVE_MARGIN = 0.01  # of the champion's score, where neither params.yaml nor the workload has one
-FIRST_BASELINE = "popularity"  # what the first model must beat, where the workload has it
-ACTIONS: dict[Status, Action] = {
-    Status.BETTER: "promote",
-    Status.NO_WORSE: "promote",
-    Status.WORSE: "reject",
-    Status.INVALID: "reject",
-    Status.INCONCLUSIVE: "reject",
-    Status.OPEN: "wait",
-    Status.MISMATCH: "no data",
-    Status.NO_DATA: "no data",
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Challenge:
+    """Tonight's version and the champion, and what the home knows of their recipes and data."""
+
+    home: Home
+    night: Night
+    evaluation: Evaluation
+    version: Version
+    champion: Champion | None
+    params: GateSections
+    scores: Columns
+    year: Sequence[ledger.Entry]  # newest first, without tonight's
+    is_same_recipe: bool
+    older: str  # says that tonight's data is older than the champion's; "" where it is not
+    held: Sequence[InForce]  # a person's holds on the recipe
+
+    @property
+    def refresh(self) -> bool:
+        return self.is_same_recipe and not self.older
+
+    @property
+    def past(self) -> Sequence[ledger.Entry]:
+        return self.year[:LOOKED_AT]
+
+    def judged(self, *, rules: Rules, over_nights: Conclusion | None) -> Verdict:
+        """Returns the verdict by held-out scores."""
+        return judge_scores(
+            self.home,
+            self.evaluation,
+            self.version,
+            self.champion,
+            self.params,
+            rules=rules,
+            past=self.past,
+            kind="older data" if self.older else "",
+            over_nights=over_nights,
+        )
 
 
 def gate(
@@ -98,78 +120,133 @@ def gate(
         dataset: that the version was trained on.
         live: judges by users, where `gate.scores` says so.
     """
+    _expect_of_tonight(night, evaluation, version)
+    expect_ledger(home, params.register_)
+    challenge = _challenge(night, evaluation, version, champion, params, home=home, dataset=dataset)
+    proof = _proof(challenge)
+    rules = rules_of(params.gate, refresh=challenge.refresh, evaluation=evaluation)
+    if proof.chance is not None and proof.test is None:
+        rules = replace(rules, alpha=2 * proof.chance)
+    chain = chain_of(
+        challenge.scores,
+        champion,
+        challenge.past,
+        night=night,
+        refresh=challenge.refresh,
+        margin=rules.margin,
+        alpha=params.gate.alpha,
+        units=challenge.scores.get(UNIT),
+    )
+    may_lose = chain is not None and chain.level is not None
+    verdict = _judged(challenge, proof, rules, live, may_lose=may_lose)
+    verdict = replace(proof.on(apply_chain(verdict, chain)), recipe=recipe(params.workload, params.train))
+    verdict = _with_changes(verdict, challenge)
+    verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
+    if challenge.held:
+        better = partial(_as_better, challenge, proof, rules) if challenge.refresh else None
+        verdict = under_hold(
+            verdict, challenge.held, evaluation, night=night, scores=params.gate.scores, better=better
+        )
+    tried = any(check.name == "loads" for check in verdict.checks)
+    if verdict.approve_until and verdict.action != "promote" and not tried:
+        verdict = fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
+    return replace(verdict, decided_at=clock.utc().replace(microsecond=0))
+
+
+def _expect_of_tonight(night: Night, evaluation: Evaluation, version: Version) -> None:
+    """Raises ReleaseError where the version is not of the model that tonight evaluated."""
     if version.model_digest != evaluation.model_digest or version.night != night.id:
         raise ReleaseError(
             f"version {version.number} of night {version.night} is of model {version.model_digest}, but "
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
-    expect_ledger(home, params.register_)
+
+
+def _challenge(
+    night: Night,
+    evaluation: Evaluation,
+    version: Version,
+    champion: Champion | None,
+    params: GateSections,
+    *,
+    home: Home,
+    dataset: Dataset | None,
+) -> _Challenge:
     is_same = _is_same_recipe(home, night, champion, params)
-    held = hold.on(home, _recipes(champion, params, is_same=is_same), day=night.day)
-    older = _older(home, champion, dataset)
-    refresh = is_same and not older
-    rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
-    scores, year = read_scores() or {}, _earlier(home, night, NIGHTS_PER_YEAR + LOOKED_AT)
-    past = year[:LOOKED_AT]
-    proof = recipe_test.proof_of(
-        year,
-        _tested(champion, params, tries=bool(held) or not refresh, older=bool(older)),
-        scores,
-        evaluation,
+    return _Challenge(
+        home=home,
+        night=night,
+        evaluation=evaluation,
+        version=version,
+        champion=champion,
+        params=params,
+        scores=read_scores() or {},
+        year=_earlier(home, night, NIGHTS_PER_YEAR + LOOKED_AT),
+        is_same_recipe=is_same,
+        older=_older(home, champion, dataset),
+        held=hold.on(home, _recipes(champion, params, is_same=is_same), day=night.day),
+    )
+
+
+def _proof(challenge: _Challenge) -> recipe_test.Proof:
+    """Returns the evidence on a changed recipe over nights."""
+    champion, params, held = challenge.champion, challenge.params, challenge.held
+    tries = bool(held) or not challenge.refresh
+    return recipe_test.proof_of(
+        challenge.year,
+        _tested(champion, params, tries=tries, older=bool(challenge.older)),
+        challenge.scores,
+        challenge.evaluation,
         params.gate,
-        day=night.day,
-        changed=champion is not None and not refresh,
+        day=challenge.night.day,
+        changed=champion is not None and not challenge.refresh,
         held_since=max((one.hold.since for one in held), default=None),
     )
-    if proof.chance is not None and proof.test is None:
-        rules = replace(rules, alpha=2 * proof.chance)
-    chain = chain_of(
-        scores,
+
+
+def _judged(
+    challenge: _Challenge,
+    proof: recipe_test.Proof,
+    rules: Rules,
+    live: LiveJudge | None,
+    *,
+    may_lose: bool,
+) -> Verdict:
+    """Returns the verdict by held-out scores or by users, as `gate.scores` says."""
+    champion, params = challenge.champion, challenge.params
+    over_nights = None if challenge.refresh else proof.over_nights
+    replayed = partial(challenge.judged, rules=replace(rules, may_lose=may_lose), over_nights=over_nights)
+    if params.gate.scores == "replay" or champion is None or challenge.held:
+        return replayed()  # no user meets what a person took back
+    assert live, f"gate.scores is {params.gate.scores}, and no judge of live traffic is given"
+    return live.judge(
+        challenge.home,
+        challenge.night,
+        challenge.version,
         champion,
-        past,
-        night=night,
-        refresh=refresh,
-        margin=rules.margin,
-        alpha=params.gate.alpha,
-        units=scores.get(UNIT),
+        params.only(LiveSections),
+        rules=rules_for_users(rules, proof.chance),
+        replayed=replayed,
     )
 
-    kind = "older data" if older else ""
-    by = partial(judge_scores, home, evaluation, version, champion, params, past=past, kind=kind)
-    may_lose = chain is not None and chain.level is not None
-    over_nights = None if refresh else proof.over_nights
-    replayed = partial(by, rules=replace(rules, may_lose=may_lose), over_nights=over_nights)
 
-    def better() -> Verdict:  # of a refresh, by a chance of its own, which takes nothing from other recipes
-        assert proof.apart
-        asked = replace(rules, refresh=False, alpha=2 * proof.apart)
-        return replace(by(rules=asked, over_nights=proof.over_nights), held_chance=proof.apart)
+def _as_better(challenge: _Challenge, proof: recipe_test.Proof, rules: Rules) -> Verdict:
+    """Returns whether a refresh is better, by a chance of its own, which takes nothing from other recipes."""
+    assert proof.apart
+    better = replace(rules, refresh=False, alpha=2 * proof.apart)
+    verdict = challenge.judged(rules=better, over_nights=proof.over_nights)
+    return replace(verdict, held_chance=proof.apart)
 
-    if params.gate.scores == "replay" or champion is None or held:  # no user meets what a person took back
-        verdict = replayed()
-    else:
-        assert live, f"gate.scores is {params.gate.scores}, and no judge of live traffic is given"
-        verdict = live.judge(
-            home,
-            night,
-            version,
-            champion,
-            params.only(LiveSections),
-            rules=rules_for_users(rules, proof.chance),
-            replayed=replayed,
-        )
-    verdict = replace(proof.on(apply_chain(verdict, chain)), recipe=recipe(params.workload, params.train))
-    changed = what_changed(home, champion, params.workload, params.train) if champion and not is_same else ""
-    for clause in filter(None, (changed, older)):
+
+def _with_changes(verdict: Verdict, challenge: _Challenge) -> Verdict:
+    """Returns the verdict, whose reason also says what of the recipe changed, and how old the data is."""
+    changed = ""
+    if (champion := challenge.champion) and not challenge.is_same_recipe:
+        params = challenge.params
+        changed = what_changed(challenge.home, champion, params.workload, params.train)
+    for clause in filter(None, (changed, challenge.older)):
         verdict = replace(verdict, reason=f"{verdict.reason}; {clause}")
-    verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
-    if held:
-        again = better if refresh else None
-        verdict = under_hold(verdict, held, evaluation, night=night, scores=params.gate.scores, better=again)
-    tried = any(check.name == "loads" for check in verdict.checks)
-    if verdict.approve_until and verdict.action != "promote" and not tried:
-        verdict = fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
-    return replace(verdict, decided_at=clock.utc().replace(microsecond=0))
+    return verdict
 
 
 def _tested(
@@ -318,76 +395,6 @@ def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:
     return replace(verdict, action="reject", reason=reason, inconclusive=slow, approve_until=until)
 
 
-def decide(
-    scores: Columns | None,
-    *,
-    evaluation: Evaluation,
-    version: Version,
-    champion: Champion | None,
-    rules: Rules,
-    kind: str = "",
-    success: Sequence[str] = ("score",),
-    guardrails: Mapping[str, float] | None = None,
-    believed: Check | None = None,
-    over_nights: Conclusion | None = None,
-) -> Verdict:
-    """Returns the verdict on the columns of scores.npy, or on a recipe over nights where it is tested so.
-
-    The verdict is "no data" where the gate fails its own test on the scores, or where the scores are not
-    plausible (daybreak/gate/plausibility.py).
-    """
-    scores = scores or {}
-    checks: tuple[Check, ...] = ()
-    if champion is not None and evaluation.metrics.get("champion_has_seen"):
-        seen = f"version {champion.version} was trained on held-out days, so its scores prove nothing"
-        result, why = Conclusion(status=Status.NO_DATA, sentence=seen), ""
-    elif evaluation.cannot_judge:
-        result, why = Conclusion(status=Status.NO_DATA, sentence=evaluation.cannot_judge), ""
-    elif champion is None and not with_prefix(scores, "baseline"):
-        result, why = _judge_alone(scores.get("challenger"), rules), ""
-    else:
-        case = _case(scores, champion, rules=rules, success=success, guardrails=guardrails or {})
-        result = judge_metrics(**case)
-        checks = selftest(**case) if result.effect else ()
-        result = recipe_test.with_tonight(over_nights, result) if over_nights else result
-        kind = kind or ("refresh" if rules.refresh else "changed recipe")
-        why = f"{kind if champion else 'no champion yet'}: "
-    if result.status is not Status.NO_DATA and "score" not in evaluation.metrics:
-        lost = int(evaluation.metrics.get("num_not_finite", 0))
-        sentence = (
-            f"{counted(lost, 'score')} of this night's models are not finite, so that nothing can be judged; "
-            f"look at what predict returns: daybreak try"
-            if lost
-            else "evaluation.json has no metric named score"
-        )
-        result = Conclusion(status=Status.INVALID, sentence=sentence)
-    if champion is None:  # there is nothing that was scored before
-        believed = None
-    if believed and not believed.ok and result.status is not Status.NO_DATA:
-        sentence = f"tonight's scores are not believed, so nothing is judged by them: {believed.text}"
-        result = replace(result, status=Status.NO_DATA, sentence=sentence)
-    elif broken := next((check for check in checks if not check.ok), None):
-        sentence = (
-            f"the gate failed its own test ({broken.name}: {broken.text}), so its verdict is not believed"
-        )
-        result = replace(result, status=Status.NO_DATA, sentence=sentence)
-    effect, inconclusive = result.effect, result.status is Status.INCONCLUSIVE
-    return Verdict(
-        action=ACTIONS[result.status],
-        champion=champion.version if champion else 0,
-        challenger=version.number,
-        effect=effect.mean if effect else None,
-        low=_bound(effect.low) if effect else None,
-        high=_bound(effect.high) if effect else None,
-        num_samples=evaluation.num_samples,
-        num_units=effect.num_samples if effect and effect.of == "unit" else 0,
-        reason=f"{'' if inconclusive else why}{result.sentence}{_left_out(evaluation)}{_lost(evaluation)}",
-        inconclusive=inconclusive,
-        checks=(believed, *checks) if believed else checks,
-        margin=rules.margin if champion else None,
-    )
-
-
 def under_hold(
     verdict: Verdict,
     held: Sequence[InForce],
@@ -415,71 +422,6 @@ def under_hold(
     elif proven:
         proven = verdict.low is not None and verdict.low > 0  # a first version may have had nothing to beat
     return hold.apply(verdict, held, night=night, proven=proven)
-
-
-def _bound(end: float) -> float | None:
-    """Returns the end of an interval; None where few nights do not bound it."""
-    return end if isfinite(end) else None
-
-
-def _left_out(evaluation: Evaluation) -> str:
-    """Returns on how many held-out days models were compared, where that is not on all, to end a sentence."""
-    if not evaluation.seen_days:
-        return ""
-    num_days = len(evaluation.days)
-    return (
-        f"; compared on {counted(num_days, 'held-out day')} of {num_days + len(evaluation.seen_days)} "
-        f"({evaluation.num_samples:,} samples), as a model was trained on days up to "
-        f"{max(evaluation.seen_days)}"
-    )
-
-
-def _lost(evaluation: Evaluation) -> str:
-    """Returns how many values of scores and metrics are not finite, to end a sentence."""
-    num = int(evaluation.metrics.get("num_not_finite", 0))
-    return f"; left out of the means: {counted(num, 'value')} that are not finite" if num else ""
-
-
-def _case(
-    scores: Columns,
-    champion: Champion | None,
-    *,
-    rules: Rules,
-    success: Sequence[str],
-    guardrails: Mapping[str, float],
-) -> dict[str, Any]:
-    """Returns the arguments of `judge_metrics`: against the champion, or the first model's baseline."""
-    if champion is not None:
-        return {
-            "pairs": pairs_of(scores),
-            "success": success,
-            "guardrails": guardrails,
-            "rules": rules,
-            "against": "the champion",
-            "slices": with_prefix(scores, "slice"),
-            "units": scores.get(UNIT),
-        }
-    baselines = with_prefix(scores, "baseline")
-    weakest = min(baselines, key=lambda name: float(baselines[name].sum()))
-    name = FIRST_BASELINE if FIRST_BASELINE in baselines else weakest
-    return {
-        "pairs": {"score": (scores.get("challenger"), baselines[name])},
-        "success": ("score",),
-        "guardrails": {},
-        "rules": replace(rules, refresh=False),
-        "against": f"the baseline {name}",
-        "slices": None,
-        "units": scores.get(UNIT),
-    }
-
-
-def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> Conclusion:
-    """Returns NO_WORSE, for want of anything to compare with, where the scores are enough and finite."""
-    itself = judge(ours, ours, rules=rules)
-    if itself.effect is None:
-        return replace(itself, sentence=f"no champion yet: {itself.sentence}")
-    sentence = "no champion yet, and the workload has no baseline to beat"
-    return Conclusion(status=Status.NO_WORSE, sentence=sentence)
 
 
 def rules_of(params: GateParams, *, refresh: bool, evaluation: Evaluation | None = None) -> Rules:

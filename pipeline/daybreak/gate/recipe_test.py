@@ -123,12 +123,7 @@ def proof_of(
         chance=chance or apart or ask(),
         alpha=params.alpha,
     )
-    if len(nights) < test.least_nights:
-        wanting = f"{counted(len(nights), 'night')} of at least {test.least_nights}: {result.sentence}"
-        result = replace(result, status=Status.INCONCLUSIVE, sentence=wanting)
-    if not any(night.is_turn for night in nights[1:]):
-        only = f"{result.sentence}; it was the fresher recipe on all of them, which may be what helped"
-        result = replace(result, sentence=only) if len(nights) > 1 else result
+    result = _with_caveats(result, nights, least=test.least_nights)
     effect = result.effect
     assert effect
     test = replace(
@@ -139,6 +134,17 @@ def proof_of(
         high=effect.high if isfinite(effect.high) else None,
     )
     return replace(proof, test=test, over_nights=result)
+
+
+def _with_caveats(result: Conclusion, nights: Sequence[RecipeTest], *, least: int) -> Conclusion:
+    """Returns the result, which proves nothing before the least number of nights."""
+    if len(nights) < least:
+        wanting = f"{counted(len(nights), 'night')} of at least {least}: {result.sentence}"
+        result = replace(result, status=Status.INCONCLUSIVE, sentence=wanting)
+    if len(nights) > 1 and not any(night.is_turn for night in nights[1:]):
+        only = f"{result.sentence}; it was the fresher recipe on all of them, which may be what helped"
+        result = replace(result, sentence=only)
+    return result
 
 
 def nights_of(
