@@ -25,7 +25,7 @@ MAIN = """
 import json, os, resource, sys, time
 from pathlib import Path
 name, status, *rest = sys.argv[1:]
-said = {"pid": os.getpid(), "keeper": os.getppid(), "folder": os.getcwd(), "has": "colorsys" in sys.modules,
+said = {"pid": os.getpid(), "monitor": os.getppid(), "folder": os.getcwd(), "has": "colorsys" in sys.modules,
         "name": Path("/proc/self/comm").read_text().strip(), "main": __name__, "mood": os.environ.get("MOOD"),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
 Path(f"{name}.json").write_text(json.dumps(said))
@@ -100,7 +100,7 @@ def ask(folder: Path, *words: str, before: str = "", **options: Any) -> "subproc
 def test_a_command_ends_as_it_would_by_itself(parent: psutil.Process, folder: Path, status: int) -> None:
     ended = warm_parent.run(["train", str(status)], folder=folder, libraries=[])
     assert ended.status == (status if status >= 0 else 128 - status)
-    assert said(folder, "train")["keeper"] != os.getpid()
+    assert said(folder, "train")["monitor"] != os.getpid()
 
 
 def test_each_command_is_a_process_of_its_own_with_the_code_of_its_folder(
@@ -139,7 +139,7 @@ def test_where_the_parent_was_killed_a_command_runs_alone(parent: psutil.Process
     parent.kill()
     parent.wait(10)
     assert warm_parent.run(["plan", "75"], folder=folder, libraries=["colorsys"]).status == 75
-    assert (said(folder, "plan")["has"], said(folder, "plan")["keeper"]) == (False, os.getpid())
+    assert (said(folder, "plan")["has"], said(folder, "plan")["monitor"]) == (False, os.getpid())
 
 
 def test_a_command_outlives_a_parent_that_is_killed(parent: psutil.Process, folder: Path) -> None:
@@ -151,14 +151,14 @@ def test_a_command_outlives_a_parent_that_is_killed(parent: psutil.Process, fold
     assert said(folder, "close") == before
 
 
-def test_where_the_keeper_is_killed_the_command_ends_and_runs_again_alone(
+def test_where_the_monitor_is_killed_the_command_ends_and_runs_again_alone(
     parent: psutil.Process, folder: Path
 ) -> None:
     """As two copies of a stage at once would be one too many."""
     with ask(folder, "close", "0", "2") as asked:
         wait_for(folder / "close.json")
         before = psutil.Process(int(str(said(folder, "close")["pid"])))
-        process(folder, "close", "keeper").kill()
+        process(folder, "close", "monitor").kill()
         assert asked.wait(30) == 0
     assert said(folder, "close")["pid"] != before.pid
     with contextlib.suppress(psutil.NoSuchProcess):  # in a container, nobody may reap it
@@ -222,5 +222,5 @@ def test_where_there_is_no_place_for_a_socket_commands_run_alone(
     monkeypatch.setattr(tempfile, "tempdir", str(far))
     with warm_parent.running(folder):
         assert warm_parent.run(["plan", "75"], folder=folder, libraries=[]).status == 75
-    assert said(folder, "plan")["keeper"] == os.getpid()
+    assert said(folder, "plan")["monitor"] == os.getpid()
     assert not list(far.iterdir())

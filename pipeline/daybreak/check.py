@@ -278,7 +278,7 @@ def _registry(home: Home) -> Finding:
         return Finding(what="mlflow", ok=False, text=str(error))
 
 
-def shown(checks: Iterable[Check], *, as_json: bool = False) -> int:
+def print_checks(checks: Iterable[Check], *, as_json: bool = False) -> int:
     """Prints checks as they come, or all at once as JSON; returns 1 if a check failed."""
     if as_json:
         checks = list(checks)

@@ -190,7 +190,7 @@ def check(home: Home, *, rent: bool = False, json_: bool = False) -> int:
         rent: also run a job of a minute on the planned machine, at its price, and show its device and speed
         json_: as JSON: a list of checks, once all are done
     """
-    from daybreak.check import findings, rented, shown
+    from daybreak.check import findings, print_checks, rented
 
     def checks() -> Iterator[Check]:
         is_ready = True
@@ -200,7 +200,7 @@ def check(home: Home, *, rent: bool = False, json_: bool = False) -> int:
         if rent and is_ready:
             yield from rented(home, home.params)
 
-    return shown(checks(), as_json=json_)
+    return print_checks(checks(), as_json=json_)
 
 
 def report(home: Home, *, night: str = "", open: bool = False, all: bool = False, json_: bool = False) -> int:

@@ -9,7 +9,7 @@ fork is as good as a new interpreter, and a stage stays a separate process, whic
 The parent imports nothing of ours, since a night runs its own code.
 
 A process that runs a stage connects to the parent at the address in a note in the folder of the night, and
-passes its arguments, environment, limits and open files. A keeper, a fork as well, starts the stage, waits
+passes its arguments, environment, limits and open files. A monitor, a fork as well, starts the stage, waits
 for it, and ends it when the calling process is gone. Without a parent, a stage runs in a separate
 interpreter. Run as a script, this file is the parent.
 """
@@ -125,11 +125,11 @@ def run(words: Sequence[str], *, folder: Path, libraries: Sequence[str], stdout:
             except KeyboardInterrupt:
                 with contextlib.suppress(
                     OSError
-                ):  # the keeper may be gone, which is no reason to run it again
+                ):  # the monitor may be gone, which is no reason to run it again
                     connection.sendall(bytes([signal.SIGINT]))
                     replies.readline()
                 raise
-        except (OSError, ValueError):  # there is no parent, or it is gone, or the keeper
+        except (OSError, ValueError):  # there is no parent, or it is gone, or the monitor
             _kill(command)
             return _alone(words, folder, stdout)
 
@@ -171,11 +171,11 @@ def _exit_status(code: int) -> int:
 def _serve(listening: socket.socket, note: Path) -> dict[str, Any] | None:
     """Forks for each request; returns the request in the fork of it, None at the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    address, used_at, keepers = listening.getsockname(), time.monotonic(), 0
+    address, used_at, monitors = listening.getsockname(), time.monotonic(), 0
     try:
         while _says(note, address) and time.monotonic() - used_at < IDLE_S:
             ready, _, _ = select.select([listening], [], [], TICK_S)
-            keepers -= _reaped(keepers)
+            monitors -= _reaped(monitors)
             if ready:
                 connection, _ = listening.accept()
                 with connection:
@@ -187,12 +187,12 @@ def _serve(listening: socket.socket, note: Path) -> dict[str, Any] | None:
                         return _keep(connection, request, files)
                     for file in files:
                         os.close(file)
-                keepers += bool(request)
-            if keepers:
+                monitors += bool(request)
+            if monitors:
                 used_at = time.monotonic()
     finally:
         if listening.fileno() >= 0:  # in the parent
-            _reaped(keepers)  # so that what they used counts as used by the parent
+            _reaped(monitors)  # so that what they used counts as used by the parent
             shutil.rmtree(Path(address).parent, ignore_errors=True)
             if _says(note, address):
                 note.unlink()
@@ -200,7 +200,7 @@ def _serve(listening: socket.socket, note: Path) -> dict[str, Any] | None:
 
 
 def _reaped(most: int) -> int:
-    """Returns how many keepers have ended since the last call."""
+    """Returns how many monitors have ended since the last call."""
     num = 0
     while num < most and os.waitpid(-1, os.WNOHANG)[0]:
         num += 1
@@ -230,7 +230,7 @@ def _import(libraries: Sequence[str]) -> None:
 
 
 def _keep(connection: socket.socket, request: dict[str, Any], files: Sequence[int]) -> dict[str, Any]:
-    """Forks once more, and returns the request in the command; the keeper itself ends with the command."""
+    """Forks once more, and returns the request in the command; the monitor itself ends with the command."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)

@@ -656,7 +656,7 @@ def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
         "message": "Job was active longer",
     }
     job = {"spec": {"completions": 1}, "status": {"conditions": [failed]}}
-    assert pod_status.seen(job, [job], []).cause == "overtime"
+    assert pod_status.observation_of(job, [job], []).cause == "overtime"
     assert COMMON["overtime"].state == "preempted"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from daybreak.contract.errors import DataError
 from daybreak.contract.table import Bool, Category, Float, Int, Table, Time
-from daybreak.data.bad_cells import AS_DELIVERED, shown
+from daybreak.data.bad_cells import AS_DELIVERED, with_delivered_texts
 from daybreak.data.casts import conform
 
 AT = datetime(2025, 1, 30, 9)
@@ -38,7 +38,7 @@ def test_a_cell_that_does_not_fit_is_empty_and_its_text_is_kept(
     made = rows(column, values)
     if cast is not None:
         assert made["x"].to_pylist() == cast
-    assert [shown(row)["x"] for row in made.to_pylist() if row[AS_DELIVERED]] == [bad]
+    assert [with_delivered_texts(row)["x"] for row in made.to_pylist() if row[AS_DELIVERED]] == [bad]
 
 
 def test_rows_without_a_bad_cell_have_no_further_column() -> None:

@@ -17,7 +17,7 @@ from daybreak.contract.errors import DataError
 from daybreak.contract.record_types import Batch, Night, Report
 from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.data import suite, validator
-from daybreak.data.bad_cells import shown
+from daybreak.data.bad_cells import with_delivered_texts
 from daybreak.data.casts import conform
 from daybreak.data.partitions import RAW, part_of, partitions
 from daybreak.data.source import write_partition
@@ -238,7 +238,7 @@ def test_a_row_with_a_bad_cell_goes_to_quarantine_with_the_text_as_delivered(her
     assert (report.num_rows, report.num_clean + report.num_quarantined) == (len(rows), len(rows))
     bad = rows_of(QUARANTINE, TONIGHT)
     of_cell = bad[bad["(rule)"] == "price is a Float"]
-    assert [shown(row)["price"] for row in of_cell.to_dict("records")] == ["free"]
+    assert [with_delivered_texts(row)["price"] for row in of_cell.to_dict("records")] == ["free"]
     assert pq.read_schema(part_of(TONIGHT, CLEAN)).equals(LINES.schema())
     assert {one.rule: one.num_failed for one in report.expectations}["price is a Float"] == 1
 

@@ -149,7 +149,7 @@ def test_spot_is_waited_for_where_what_steers_the_job_says_so(hooked: Hooked) ->
 
 def test_how_often_spot_is_lost_is_learned_from_the_last_nights(hooked: Hooked) -> None:
     hooked(hazard="jobs:losses")
-    learned: Any = ledger_history.known([], machines=plans.rented(), num_workers=1).hazard
+    learned: Any = ledger_history.calibration_of([], machines=plans.rented(), num_workers=1).hazard
     assert learned == "of 0 nights"
 
 

@@ -52,7 +52,7 @@ def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes
     for seen, name in ((1320, "right"), (1321, "wrong")):
         tally.settle(seen=seen, total=lambda own: own)
         state = TrainingState(
-            tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 41, "tally": tally.save()}
+            tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 41, "sample_audit": tally.save()}
         )
         checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
         if name == "right":

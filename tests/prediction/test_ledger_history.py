@@ -31,7 +31,7 @@ PARAMS = Params(
 
 
 def learned(entries: Sequence[ledger.Entry]) -> CostCalibration:
-    return ledger_history.known(entries, machines=EVERYTHING, num_workers=1)
+    return ledger_history.calibration_of(entries, machines=EVERYTHING, num_workers=1)
 
 
 @pytest.fixture

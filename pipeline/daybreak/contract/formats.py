@@ -196,22 +196,6 @@ def quantity(value: object) -> str:
     return NONE if value in (None, "") else str(value)
 
 
-def named(name: str, value: object) -> str:
-    """Returns a figure in the unit that the end of its name says.
-
-    >>> named("load_s", 0.0123), named("peak_flops_per_s", 2.5e11), named("load_share", 0.34)
-    ('12.3 ms', '250 G', '34 %')
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return quantity(value)
-    if name.endswith(("_per_s", "_flops", "_per_sample")):
-        return operations(value)
-    for ends, show in _SHOWN.items():
-        if name.endswith(ends):
-            return show(value)
-    return quantity(value)
-
-
 def operations(value: float) -> str:
     """Returns a large number by its prefix: mega, giga, tera.
 
@@ -222,14 +206,6 @@ def operations(value: float) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}".replace("-", "−")
     return quantity(value)
-
-
-_SHOWN: dict[tuple[str, ...], Callable[[float], str]] = {
-    ("_s",): duration,
-    ("_bytes",): size,
-    ("_usd",): dollars,
-    ("_share", "_gain"): percent,
-}
 
 
 def clock(moment: datetime | None) -> str:

@@ -131,7 +131,7 @@ def texts_of(rows: pa.Table, name: str) -> "pa.Array | None":
     return pa.array(texts, pa.string()) if any(text is not None for text in texts) else None
 
 
-def shown(row: dict[str, Any]) -> dict[str, Any]:
+def with_delivered_texts(row: dict[str, Any]) -> dict[str, Any]:
     """Returns a row with the texts that were delivered in the place of its empty cells."""
     texts: dict[str, Any] = json.loads(row.get(AS_DELIVERED) or "{}")
     return {name: value for name, value in row.items() if name != AS_DELIVERED} | texts

@@ -63,7 +63,7 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
         stopped_by=by,
         warm=bool(recipe.warm_from),
         ended_at=datetime.fromtimestamp(now, UTC),
-        epochs=SampleAudit.load(scalars["tally"]).proven() if "tally" in scalars else (),
+        epochs=SampleAudit.load(scalars["sample_audit"]).proven() if "sample_audit" in scalars else (),
         device=scalars.get("device", ""),
     )
     records.write(result, folder)

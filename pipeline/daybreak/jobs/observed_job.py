@@ -190,7 +190,7 @@ def placements(job: ObservedJob) -> Sequence[Placement]:
     return [placement for placement in ways if not placement.rental.is_queued]
 
 
-def named(job: ObservedJob, placement: Placement) -> Plan:
+def plan_with(job: ObservedJob, placement: Placement) -> Plan:
     """Returns the plan as if it named that placement, and had the others to fall back on."""
     return replace(
         job.plan,

@@ -40,7 +40,7 @@ def plan(
     entries = ledger.before(home, night, limit=scorecard.NIGHTS)
     available, listed = backend.machines(), rented(home.folder / REFRESHED)
     machines = everything(available, listed)
-    known = ledger_history.known(entries, machines=machines, num_workers=params.train.num_workers)
+    known = ledger_history.calibration_of(entries, machines=machines, num_workers=params.train.num_workers)
 
     def planned(night: Night, params: PlanSections, available: Sequence[Machine]) -> Plan:
         return planner.plan(

@@ -29,7 +29,9 @@ ELSEWHERE = ("on-demand", "next fallback", "scale up", "step down", "undo")  # c
 LEAST_S = 120.0  # before a restart, from which an update's time is learned
 
 
-def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers: int) -> CostCalibration:
+def calibration_of(
+    entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers: int
+) -> CostCalibration:
     """Returns what nights taught, given oldest first, on machines that are still in the catalog.
 
     `num_workers` is train.num_workers, of the machine at hand.

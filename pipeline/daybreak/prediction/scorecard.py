@@ -79,7 +79,7 @@ class Scorecard:
         return len(self.outcomes)
 
 
-def held(plan: Plan, training: Training) -> bool:
+def within_interval(plan: Plan, training: Training) -> bool:
     """Returns whether training came to its end within the plan's interval."""
     return training.stopped_by == "finished" and plan.interval[0] <= training.took_s <= plan.interval[1]
 

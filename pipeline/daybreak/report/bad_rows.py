@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from daybreak.contract import formats, records
-from daybreak.data.bad_cells import shown
+from daybreak.data.bad_cells import with_delivered_texts
 from daybreak.data.partitions import PART
 from daybreak.data.validator import QUARANTINE, REFUSED, RULE
 from daybreak.storage import branch, dvc_cache, erasures
@@ -316,7 +316,10 @@ def _failed(
                     file=file,
                     number=number,
                     day=_day(file),
-                    values={column: _plain(value) for column, value in shown(by_number[number]).items()},
+                    values={
+                        column: _plain(value)
+                        for column, value in with_delivered_texts(by_number[number]).items()
+                    },
                 )
                 for number in wanted[name]
             ],

@@ -144,7 +144,7 @@ def timeline(entry: Entry) -> list[TimelineEntry]:
     events: tuple[Event, ...] = ()  # of an open night that noted none, nobody knows when they were
     if entry.events or entry.closed_at:
         events = night_events.of_entry(entry)
-    moments = [TimelineEntry(at=event.at, what=night_events.said(event)) for event in events]
+    moments = [TimelineEntry(at=event.at, what=night_events.sentence(event)) for event in events]
     if not moments:
         moments = [TimelineEntry(at=entry.night.started_at, what=f"opened: {entry.night.trigger}")]
     return sorted([*moments, *_moments(entry)], key=lambda moment: moment.at)
@@ -242,7 +242,7 @@ def _of_profile(profile: Profile) -> str:
 def _of_plan(plan: Plan, training: Training | None) -> str:
     if training is None:
         return f"{plan.rental}: {duration(plan.expected_s)}, {formats.dollars(plan.expected_usd)} planned"
-    inside = "inside" if scorecard.held(plan, training) else "outside of"
+    inside = "inside" if scorecard.within_interval(plan, training) else "outside of"
     return f"{duration(training.took_s)} of {duration(plan.expected_s)} planned, {inside} its interval"
 
 

@@ -21,7 +21,7 @@ from daybreak.data import data_docs
 from daybreak.data.validator import DOCS
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.planning import rationale
-from daybreak.prediction.scorecard import held
+from daybreak.prediction.scorecard import within_interval
 from daybreak.profiling.explain import explain
 from daybreak.registry.description import in_the_long_run
 from daybreak.report import (
@@ -133,7 +133,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
         chance=rationale.chance_in_percent,
-        held=held,
+        within_interval=within_interval,
         waits=outcome.waits,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,

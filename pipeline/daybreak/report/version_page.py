@@ -174,7 +174,7 @@ def _of_training(entry: Entry) -> Iterable[str]:
             ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
         ],
     )
-    inside = "inside" if scorecard.held(plan, training) else "outside of"
+    inside = "inside" if scorecard.within_interval(plan, training) else "outside of"
     device = f" ({plain(training.device)})" if training.device else ""
     yield (
         f"Trained on {plan.rental}{device}, {formats.counted(training.num_restarts, 'restart')}, "

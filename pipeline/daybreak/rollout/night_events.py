@@ -90,10 +90,10 @@ def line(event: Event) -> str:
     >>> line(Event(kind="rolled back", at=at, night="n", version=2, champion=3, by="ann", reason="slow"))
     '2011-09-01 02:30  n  rolled back: version 2 in place of version 3, by ann: slow'
     """
-    return f"{event.at:%Y-%m-%d %H:%M}  {short_id(event.night)}  {said(event)}"
+    return f"{event.at:%Y-%m-%d %H:%M}  {short_id(event.night)}  {sentence(event)}"
 
 
-def said(event: Event) -> str:
+def sentence(event: Event) -> str:
     """Returns what happened, without when and in which night."""
     about = [event.subject] if event.kind in ("failed", "drift") else []
     if event.version:

@@ -113,7 +113,7 @@ class Trainer:
         self.seen = state.scalars["seen"]
         self.num_updates = state.scalars["num_updates"]
         self.end = min(self.end, state.scalars["end"])
-        self.audit = SampleAudit.load(state.scalars["tally"])
+        self.audit = SampleAudit.load(state.scalars["sample_audit"])
         if "pace" in state.scalars:
             self.batch_schedule.load(state.scalars["pace"], seen=self.seen)
             if self._batching:
@@ -158,7 +158,7 @@ class Trainer:
             **state.scalars,
             "num_updates": self.num_updates,
             "end": self.end,
-            "tally": self.audit.save(),
+            "sample_audit": self.audit.save(),
             "pace": self.batch_schedule.save(),
         }
         if self._parameters is not None:

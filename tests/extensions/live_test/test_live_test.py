@@ -203,7 +203,7 @@ def test_with_no_router_ever_there_is_a_verdict_at_once(home: Path, release: Any
     begin(home, 1)
     verdict = gate_night()
     assert verdict.action == "no data"
-    assert "no router lives and none has served for a week" in verdict.reason
+    assert "no router runs and none has served for a week" in verdict.reason
     assert not (home / "var" / "serving.db").exists()
 
 

@@ -194,7 +194,7 @@ class Dispatcher:
         self._submit(name)
 
     def _order(self) -> LeaseOrder:
-        """Returns the orders for a machine that is asked for now."""
+        """Returns what the worker of a new machine is to do."""
         bag, state = self.bag, self._folder.state
         rule = self._reuse(state)
         sees_disk = bag.rental.is_local or self._setup.backend.part_for(bag.rental).shares_disk

@@ -41,7 +41,7 @@ LATER_S = 1.0  # by which a signal to all processes of a machine may reach this 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseOrder(Record):
-    """Orders for the worker of a lease."""
+    """What the worker of a lease is to do."""
 
     bag: Bag
     cwd: str  # that runs begin in

@@ -1,6 +1,6 @@
 """Implements the commands `restore`, `audit`, `repair`, `drill` (daybreak/cli.py)."""
 
-from daybreak.check import shown
+from daybreak.check import print_checks
 from daybreak.storage.home import Home
 
 
@@ -29,14 +29,14 @@ def audit(home: Home, *, deep: bool = False, json_: bool = False) -> int:
     """
     from daybreak.extensions.care.audit import audit as checks
 
-    return shown(checks(home, home.params, deep=deep), as_json=json_)
+    return print_checks(checks(home, home.params, deep=deep), as_json=json_)
 
 
 def repair(home: Home) -> int:
     """Put damaged bytes back from DVC's remote, another intact copy, or the source, where there is one."""
     from daybreak.extensions.care.repair import repair as repairs
 
-    return shown(repairs(home, home.params))
+    return print_checks(repairs(home, home.params))
 
 
 def drill(home: Home, *, json_: bool = False) -> int:
@@ -48,4 +48,4 @@ def drill(home: Home, *, json_: bool = False) -> int:
     """
     from daybreak.extensions.care.drill import drill as checks
 
-    return shown(checks(home, home.params), as_json=json_)
+    return print_checks(checks(home, home.params), as_json=json_)

@@ -63,7 +63,7 @@ def choose_for(
         budget_usd=night.budget_usd,
         left_usd=loaded.plan.explore_usd - ledger_history.explored_usd(entries),
     )
-    chosen = choose(choices, tonight, shown(entries, batch_size=train.batch_size))
+    chosen = choose(choices, tonight, quality_nights(entries, batch_size=train.batch_size))
     changed = [f"{key}={value}" for key, value in chosen.values.items() if value != given[key]]
     loaded = params.override(home.tonight, changed, into=home.tonight)
     if arguments is None or chosen.tried.startswith(OF_THE_WORKLOAD):
@@ -130,7 +130,7 @@ def _rest(home: Home, choices: Mapping[str, Sequence[int]], loaded: Params) -> s
     )
 
 
-def shown(entries: Sequence[Entry], *, batch_size: int) -> list[QualityNight]:
+def quality_nights(entries: Sequence[Entry], *, batch_size: int) -> list[QualityNight]:
     """Returns what nights showed of the values that they had of `plan.quality_choices`.
 
     Those that failed before their training, or at something that no value is the cause of, are left out.
@@ -139,10 +139,10 @@ def shown(entries: Sequence[Entry], *, batch_size: int) -> list[QualityNight]:
         entries: the nights, oldest first.
         batch_size: of the recipe; others count as many samples as make equal progress by noise-scale theory.
     """
-    return [each for entry in entries if (each := _shown(entry, batch_size=batch_size))]
+    return [each for entry in entries if (each := _quality_night(entry, batch_size=batch_size))]
 
 
-def _shown(entry: Entry, *, batch_size: int) -> QualityNight | None:
+def _quality_night(entry: Entry, *, batch_size: int) -> QualityNight | None:
     chosen, plan, training = entry.night.chosen, entry.plan, entry.training
     if chosen is None:
         return None

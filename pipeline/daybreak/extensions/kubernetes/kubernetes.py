@@ -125,7 +125,7 @@ class Kubernetes(Cluster):
 
     def nodes(self) -> Sequence[Node]:
         """Returns the nodes that take pods of ours, on demand."""
-        return [made for node in self._api.nodes() if (made := node_labels.offered(node))]
+        return [made for node in self._api.nodes() if (made := node_labels.node_of(node))]
 
     def own(self) -> tuple[OwnMachine, ...]:
         """Returns the machines; ParamsError where one has a part of a TPU slice, as a job has all of one."""
@@ -246,9 +246,11 @@ class Kubernetes(Cluster):
         if head is None:
             return None
         pods = self._api.pods(_attempt(name))
-        seen = pod_status.seen(head, jobs, pods)
+        seen = pod_status.observation_of(head, jobs, pods)
         if seen.cause == "suspended" and self.site.queue:
-            seen = pod_status.seen(head, jobs, pods, workload=self._api.workload(head["metadata"]["uid"]))
+            seen = pod_status.observation_of(
+                head, jobs, pods, workload=self._api.workload(head["metadata"]["uid"])
+            )
         if uid := pod_status.puzzling(seen.cause, head, jobs, pods):
             seen = pod_status.explained(seen, self._api.events(uid))
         return _rented(head, jobs, pods, seen)
@@ -297,7 +299,7 @@ class Kubernetes(Cluster):
 def _found(made: Mapping[str, Any]) -> Rented:
     """Returns a job as its Job or JobSet alone says."""
     jobs = () if is_job_set(made["metadata"]["name"]) else (made,)
-    return _rented(made, jobs, (), pod_status.seen(made, jobs, ()))
+    return _rented(made, jobs, (), pod_status.observation_of(made, jobs, ()))
 
 
 def _rented(

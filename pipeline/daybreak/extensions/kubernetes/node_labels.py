@@ -19,7 +19,7 @@ SPOT = {
 }
 
 
-def offered(node: Mapping[str, Any]) -> Node | None:
+def node_of(node: Mapping[str, Any]) -> Node | None:
     """Returns what the node offers.
 
     None where it takes no pods of ours: it is not ready, cordoned, of Windows, or has a taint that they do

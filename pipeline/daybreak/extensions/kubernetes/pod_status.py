@@ -52,7 +52,7 @@ class JobObservation:
     status: int | None = None  # exit status of the first container that failed
 
 
-def seen(
+def observation_of(
     head: Mapping[str, Any],
     jobs: Sequence[Mapping[str, Any]],
     pods: Sequence[Mapping[str, Any]],

@@ -99,7 +99,7 @@ def judge(
         return _decided(home, _no_data(first, fault), params, experiment=night.id)
     if log is None or (standing is None and not _serves(log, params)):
         reason = (
-            "no router lives and none has served for a week; start one by daybreak serve, or set "
+            "no router runs and none has served for a week; start one by daybreak serve, or set "
             "gate.scores: replay"
         )
         return _no_data(first, reason)
@@ -393,7 +393,7 @@ def _read(log: "Log", params: LiveSections) -> str:
 
 
 def _serves(log: "Log", params: LiveSections) -> bool:
-    """Returns whether a router lives, or users were answered in the last days, or are where a source says."""
+    """Returns whether a router runs, or users were answered in the last days, or are where a source says."""
     if params.section(LiveTestParams).observations:
         return True
     since = log.now() - HISTORY_DAYS * DAY_S
@@ -522,7 +522,7 @@ def _sentence(
     """Says how the experiment stands, and what comes next."""
     routers = log.routers()
     faults = [router.fault for router in routers if router.fault]
-    missing = "" if routers or own else "; no router lives, start one by daybreak serve"
+    missing = "" if routers or own else "; no router runs, start one by daybreak serve"
     wrong = f"; a router says: {faults[0]}" if faults else missing
     return (
         f"{traffic.share:.0%} of users meet version {traffic.challenger}; {standing.num_challenger:,} have, "

@@ -36,7 +36,7 @@ def preflight(home: Home, params: Params) -> Iterator[Checked]:
         yield (
             "router",
             False,
-            f"gate.scores: {params.gate.scores} asks users, and no router lives; run daybreak serve",
+            f"gate.scores: {params.gate.scores} asks users, and no router runs; run daybreak serve",
         )
 
 

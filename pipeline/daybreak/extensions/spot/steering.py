@@ -19,7 +19,7 @@ from daybreak.extensions.spot.states import CapacityHistory, Place, SpotState, Z
 from daybreak.jobs import observed_job
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.escalation import is_fresh
-from daybreak.jobs.observed_job import ObservedJob, named, placements
+from daybreak.jobs.observed_job import ObservedJob, placements, plan_with
 from daybreak.jobs.remaining_work import keeps, remaining_usd
 from daybreak.machines.startup import restart_s
 
@@ -41,7 +41,7 @@ class Steering:
         held = not here.rental.is_spot and job.state in ("running", "queued")  # and not left for spot
         if spot is None or held:
             return here
-        there = named(job, spot)
+        there = plan_with(job, spot)
         if on_demand(there) is None:
             return here
         chosen = place(there, job)
@@ -64,7 +64,7 @@ class Steering:
             if placement.rental not in job.refused and keeps(job, placement)
         ]
         for placement in sorted(left, key=lambda placement: remaining_usd(job, placement)):
-            chosen = place(named(job, placement), replace(job, state="none"))
+            chosen = place(plan_with(job, placement), replace(job, state="none"))
             if chosen and chosen.spot:
                 return placement
         return None
