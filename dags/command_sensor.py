@@ -1,4 +1,4 @@
-"""Defines tasks that call a command: one that runs it once, and one that calls it again until it is done.
+"""Defines tasks that call a command once, or again and again until the command is done.
 
 The latter holds no worker between its calls. Where each task has a pod of its own, it keeps that pod instead:
 another pod for each call would take longer to start than the call takes. The exit status of the command

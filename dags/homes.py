@@ -1,4 +1,4 @@
-"""Reads which homes this Airflow runs: that of DAYBREAK_HOME, and those that its fleet.yaml names.
+"""Reads which homes this Airflow runs: DAYBREAK_HOME and the homes in its fleet.yaml.
 
 The DAGs of the home itself are named `retrain`, `watch` and so on; those of a member `retrain.MODEL`, after
 the model that it trains. A member has DAGs once `daybreak fleet` has made it one.
@@ -33,7 +33,7 @@ class Home:
         return f"{name}.{self.model}" if self.model else name
 
     def dag(self, name: str, *, cron: str = "", **given: Any) -> DAG:
-        """Returns the home's DAG of that name, without tasks yet; it has one run at a time.
+        """Returns a DAG of the home by that name, without tasks, which has one run at a time.
 
         `cron` says when it runs, in UTC; "" is on request.
         """

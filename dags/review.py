@@ -54,7 +54,7 @@ ANSWER_COMMAND = (
 
 
 def plain(text: str) -> str:
-    """Returns words as Markdown that shows them as they are: what data or people say makes no markup."""
+    """Returns text escaped for Markdown, so that nothing in the data or typed by people acts as markup."""
     return re.sub(r"([\\`*\[|])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
 
 

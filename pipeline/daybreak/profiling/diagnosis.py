@@ -46,7 +46,7 @@ MEASURE_S = 5.0  # no round after the first starts later than this
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateLines:
-    """The costs of an update by its batch size, and what they were fitted to."""
+    """The cost of an update by batch size, and the measurements behind the fit."""
 
     batch_size: int  # of the job
     sizes: tuple[int, ...]  # that were timed
@@ -59,7 +59,7 @@ class UpdateLines:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
-    """One update taken apart: by its operators, and by what changes when one thing does."""
+    """The parts of one update by operator, and the gain of taking each part away."""
 
     timed_samples: int  # of a batch that is measured; fewer than the batch where that would take too long
     num_samples: int  # of this update; fewer where the batch does not fit
