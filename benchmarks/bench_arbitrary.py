@@ -30,7 +30,7 @@ from benchmarks import bench_grid, bench_throughput, frame
 from benchmarks.fit_priors import without
 from benchmarks.step_times import APPS, DEVICES, steps
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.machines.catalog import rented
 from daybreak.machines.startup import StartupPart
 from daybreak.planning.candidates import TrainingTask

@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks import frame
 from daybreak.backends.local import Local
 from daybreak.contract import records
-from daybreak.contract.record_types import LOCAL, Rental
+from daybreak.contract.record_parts import LOCAL, Rental
 from daybreak.extensions.bag.bag_forecast import Interval
 from daybreak.extensions.bag.dispatcher import Dispatcher, Setup
 from daybreak.extensions.bag.folder import Bag, BagFolder

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import frame
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.examples.images.digits import mnist
 from daybreak.extensions.band_limits.band_limited import band_limit, convolve, rates_by_energy
 from daybreak.machines import this_machine

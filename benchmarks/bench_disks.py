@@ -32,7 +32,7 @@ from benchmarks.bench_interrupted import processes_in
 from benchmarks.interruptions import NIGHT, SHOP
 from daybreak import stages
 from daybreak.contract import records
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 from daybreak.storage import erasures
 from tests import bad_disks
 

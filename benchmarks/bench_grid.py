@@ -22,7 +22,8 @@ import numpy as np
 
 from benchmarks import frame
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Line, Profile
+from daybreak.contract.record_parts import Line
+from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import rented
 from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
 from daybreak.prediction.efficiency import Efficiency, Reached

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks import frame
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.training.engine import TorchEngine, UpdateResult
 from daybreak.training.sample_order import Indices
 from daybreak.training.trainer import Trainer

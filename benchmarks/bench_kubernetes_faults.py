@@ -19,7 +19,7 @@ from unittest.mock import patch
 from benchmarks import disturbed
 from benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
 from daybreak.contract.backend import Backend, Job
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.kubernetes import cluster_api
 from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 from daybreak.jobs import observed_job

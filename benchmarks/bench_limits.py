@@ -38,7 +38,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import frame
 from daybreak.contract import records
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.examples.images.digits import mnist
 from daybreak.machines import this_machine
 from daybreak.registry.weights import load_model

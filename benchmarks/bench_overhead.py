@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks import frame
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.examples.shop.recommender import Recommender
 from daybreak.machines.losses import MEAN_TIME_TO_PREEMPTION_S
 from daybreak.training import checkpoint

@@ -46,7 +46,8 @@ from torch.utils.data import DataLoader
 
 from benchmarks import frame
 from benchmarks.pipelines import PIPELINES, Piped
-from daybreak.contract.record_types import Dataset, Profile, Tuning
+from daybreak.contract.record_parts import Tuning
+from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.machines import contention, this_machine
 from daybreak.profiling import profiler, roofline

@@ -23,7 +23,8 @@ from scipy import stats
 
 from benchmarks import frame
 from benchmarks.bench_nights import SOURCE
-from daybreak.contract.record_types import Check, Evaluation
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Evaluation
 from daybreak.contract.sections import GateParams
 from daybreak.contract.workload import Window
 from daybreak.data.prepare import write_whole

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import frame
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.profiling import line_fit, tuner
 from daybreak.profiling.ab_timing import bounds

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import frame
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.examples.shop.recommender import Recommender
 from daybreak.training import sample_order
 from daybreak.training.engine import TorchEngine

@@ -22,7 +22,7 @@ from unittest.mock import patch
 from benchmarks import disturbed
 from benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
 from daybreak.contract.backend import Backend, Job
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.slurm import slurm_client
 from daybreak.extensions.slurm.slurm import Slurm
 from tests.backends import real_slurm, rented

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from benchmarks import frame
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental, Strategy, Training
+from daybreak.contract.record_parts import Rental, Strategy
+from daybreak.contract.record_types import Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import launcher
 from tests.jobs import plans, stock

@@ -31,7 +31,7 @@ import torch.distributed as dist
 from benchmarks import frame
 from benchmarks.bench_batch import shop
 from benchmarks.eightfold import Trial, train
-from daybreak.contract.record_types import EVERY_UPDATE, Sync
+from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 from daybreak.examples.shop.recommender import Recommender
 from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.machines import catalog

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import frame
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.examples.images.digits import mnist
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
 from daybreak.extensions.threads.asynchronous_workers import BatchPart, Gradient

@@ -20,7 +20,8 @@ from benchmarks import frame
 from benchmarks.fit_priors import CELLS, Cell, without
 from benchmarks.step_times import APPS, CLUSTERS, DEVICES, PARAMETERS, line, steps
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Line, Profile
+from daybreak.contract.record_parts import Line
+from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import rented
 from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
 from daybreak.prediction.measurements import Measurement, StepSetting

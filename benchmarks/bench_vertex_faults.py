@@ -21,7 +21,7 @@ from google.cloud.aiplatform_v1.types import JobState
 from benchmarks import disturbed
 from benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
 from daybreak.contract.backend import Backend, Job
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from tests.backends import killed
 from tests.backends.conftest import IMAGE
 from tests.backends.fake.running import Running

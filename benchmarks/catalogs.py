@@ -9,7 +9,8 @@ from typing import Any
 
 from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import LOCAL, Night, Plan, Rental
+from daybreak.contract.record_parts import LOCAL, Rental
+from daybreak.contract.record_types import Night, Plan
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.machines import catalog
 from daybreak.machines.catalog import rented

@@ -34,7 +34,7 @@ from benchmarks import frame
 from daybreak.backends.ownership import home_token
 from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.contract.backend import LIVE, Backend, Job, JobState
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.jobs.reaper import orphans
 from daybreak.storage.home import Home
 from tests.backends import killed

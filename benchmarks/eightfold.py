@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from daybreak.contract.record_types import Sync, Tuning
+from daybreak.contract.record_parts import Sync, Tuning
 from daybreak.training.engine import TorchEngine
 from daybreak.training.loader import Loader
 from daybreak.training.trainer import Trainer

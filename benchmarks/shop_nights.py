@@ -36,7 +36,8 @@ from torch import Tensor
 from benchmarks import frame
 from benchmarks.bench_nights import SOURCE
 from daybreak.contract import records
-from daybreak.contract.record_types import Champion, Dataset, Night, Tuning
+from daybreak.contract.record_parts import Tuning
+from daybreak.contract.record_types import Champion, Dataset, Night
 from daybreak.contract.sections import Params
 from daybreak.contract.workload import UNIT, Window
 from daybreak.data.casts import conform

@@ -18,7 +18,8 @@ import pytest
 import daybreak
 from daybreak import cli, dvc_file, hooks, runner, stages
 from daybreak.contract.params import load
-from daybreak.contract.record_types import Champion, Record
+from daybreak.contract.record_parts import Record
+from daybreak.contract.record_types import Champion
 from daybreak.contract.sections import LiveSections, Params
 from daybreak.contract.table import Table
 from daybreak.storage.home import Home

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.profiling import memory, roofline
 from daybreak.profiling.ab_timing import Variant

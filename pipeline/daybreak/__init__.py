@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     )
     from daybreak.contract.machine import Machine
     from daybreak.contract.params import load as load_params
-    from daybreak.contract.record_types import Rental
+    from daybreak.contract.record_parts import Rental
     from daybreak.contract.table import (
         Bool,
         Bytes,

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from daybreak import airflow_health
-from daybreak.contract.record_types import Approval, Night, Record, Stop
+from daybreak.contract.record_parts import Record
+from daybreak.contract.record_types import Approval, Night, Stop
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)

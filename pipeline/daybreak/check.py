@@ -18,7 +18,7 @@ from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Check, Rental
+from daybreak.contract.record_parts import Check, Rental
 from daybreak.contract.sections import Params, Plug, WorkloadPlug
 from daybreak.evaluation import live_judge
 from daybreak.night import opening

@@ -25,7 +25,6 @@ from pathlib import Path
 from daybreak import hooks, stages, warm_parent
 from daybreak.contract import code_path, formats
 from daybreak.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
-from daybreak.contract.record_types import Night
 from daybreak.storage.home import VARIABLE, Home
 
 log = logging.getLogger("daybreak")
@@ -123,6 +122,7 @@ def _night_of(home: Home, given: str, *, may_be_new: bool = False) -> str:
 def _night_of_day(home: Home, day: str) -> str:
     """Returns the id of the night of a day, the text itself where there is none."""
     from daybreak.contract import records
+    from daybreak.contract.record_types import Night
     from daybreak.storage import ledger
 
     nights = {entry.night.id: entry.night for entry in ledger.history(home) if not entry.rollback}

@@ -15,7 +15,8 @@ from pathlib import Path
 from daybreak import hooks
 from daybreak.contract import forms, params, records
 from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, without_password
-from daybreak.contract.record_types import OF_A_NIGHT, Check, Night
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import OF_A_NIGHT, Night
 from daybreak.report import notifier
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home

@@ -19,7 +19,7 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.code_path import SOURCE, source_of
 from daybreak.contract.data_source import Source
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.workload import Workload
 from daybreak.runner import written_by

@@ -33,7 +33,8 @@ from daybreak.contract.errors import (
     PipelineError,
     sentence,
 )
-from daybreak.contract.record_types import Night, Record, Stop, Verdict
+from daybreak.contract.record_parts import Record
+from daybreak.contract.record_types import Night, Stop, Verdict
 from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload

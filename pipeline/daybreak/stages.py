@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from daybreak.hooks import imported
 
 if TYPE_CHECKING:
-    from daybreak.contract.record_types import Record
+    from daybreak.contract.record_parts import Record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from daybreak.backends.place import RetryPolicy
 from daybreak.contract.backend import Job, JobState
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.vertex.vertex import Vertex
 
 OF_RENTAL = {field.name for field in fields(Rental)}

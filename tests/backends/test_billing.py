@@ -11,7 +11,7 @@ from daybreak.backends.billing import Stretch, rate, usd
 from daybreak.backends.submission_journal import Submission, SubmissionJournal, stretches
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Charge
-from daybreak.contract.record_types import Pool, Rental
+from daybreak.contract.record_parts import Pool, Rental
 from daybreak.machines import startup
 from daybreak.machines.catalog import rented
 from daybreak.storage import jsonl

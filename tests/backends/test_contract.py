@@ -18,7 +18,7 @@ import pytest
 from daybreak.backends.local import Local
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 from daybreak.extensions.slurm.slurm import Slurm
 from daybreak.training import gpus

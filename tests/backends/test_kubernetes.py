@@ -23,7 +23,7 @@ from daybreak.backends.faults import COMMON
 from daybreak.backends.place import Unreachable
 from daybreak.contract.backend import Job, OutOfTime
 from daybreak.contract.errors import JobError, NotYet, ParamsError
-from daybreak.contract.record_types import Pool
+from daybreak.contract.record_parts import Pool
 from daybreak.extensions.kubernetes import kubernetes as backend_module
 from daybreak.extensions.kubernetes import manifest, pod_status
 from daybreak.extensions.kubernetes.kubernetes import Kubernetes

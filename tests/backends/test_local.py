@@ -15,7 +15,7 @@ import pytest
 from daybreak.backends.local import Local
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import JobError, ParamsError
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 
 from daybreak.backends.local import Local
 from daybreak.contract import records
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.machines import catalog
 from daybreak.profiling import machine_trial, short_job
 from daybreak.profiling.machine_trial import MachineTrial, judged, trial

@@ -15,7 +15,7 @@ import pytest
 
 from daybreak.contract.backend import Backend
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.dispatcher import Dispatcher, Setup
 from daybreak.extensions.bag.folder import BAGS, Bag

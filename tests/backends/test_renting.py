@@ -12,7 +12,7 @@ from daybreak.backends import staging
 from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.contract.backend import Job, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.record_types import Pool
+from daybreak.contract.record_parts import Pool
 from daybreak.jobs import reaper
 from daybreak.storage.home import Home
 from tests.backends import rented

@@ -13,7 +13,7 @@ from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract import params
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import JobError, ParamsError
-from daybreak.contract.record_types import LOCAL, Rental
+from daybreak.contract.record_parts import LOCAL, Rental
 from daybreak.contract.sections import Params
 from daybreak.extensions.slurm.slurm import Slurm
 from tests.fakes import ScriptedBackend

@@ -22,7 +22,7 @@ from daybreak.backends.place import Unreachable
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract.backend import Job, OutOfTime
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_types import Pool, Rental
+from daybreak.contract.record_parts import Pool, Rental
 from daybreak.extensions.slurm import slurm_client as client
 from daybreak.extensions.slurm.slurm import CAUSES, Slurm
 from daybreak.extensions.slurm.slurm_node import PORTS, place

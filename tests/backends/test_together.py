@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daybreak.contract.record_types import Pool, Rental
+from daybreak.contract.record_parts import Pool, Rental
 from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 from daybreak.extensions.slurm import slurm_client
 from daybreak.extensions.slurm.slurm import Slurm

@@ -14,7 +14,7 @@ from daybreak.backends.place import RetryPolicy
 from daybreak.backends.submission_journal import SubmissionJournal, stretches
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.record_types import Placement, Pool, Rental
+from daybreak.contract.record_parts import Placement, Pool, Rental
 from daybreak.storage import jsonl
 from tests.backends.rented import QUICK, end, job, vertex, wait
 from tests.backends.together import TrainingNight

@@ -10,7 +10,8 @@ from typing import Any
 from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_types import Rental, Training
+from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_types import Training
 from daybreak.contract.sections import Plug
 from daybreak.jobs import collector, launcher
 from daybreak.storage.home import Home

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from daybreak.contract.record_types import Drift
+from daybreak.contract.record_parts import Drift
 from daybreak.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data import drift
 from daybreak.examples.shop.sold_lines import LINES

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from daybreak.contract import params, records
-from daybreak.contract.record_types import Champion, Check, Evaluation, Night, Verdict, Version
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Champion, Evaluation, Night, Verdict, Version
 from daybreak.contract.sections import ReleaseParams, SmokeTestParams
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_process import unhindered_s

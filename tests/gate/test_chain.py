@@ -6,17 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from daybreak.contract.record_types import (
-    Anchor,
-    Chain,
-    Champion,
-    Difference,
-    Night,
-    Refit,
-    Release,
-    Verdict,
-    Version,
-)
+from daybreak.contract.record_parts import Chain, Difference
+from daybreak.contract.record_types import Anchor, Champion, Night, Refit, Release, Verdict, Version
 from daybreak.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_spent, sentence, why_cold
 from daybreak.registry.description import in_the_long_run
 from daybreak.statistics.level import Level

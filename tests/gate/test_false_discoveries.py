@@ -6,7 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from daybreak.contract.record_types import Night, RecipeTest, Release, Verdict
+from daybreak.contract.record_parts import RecipeTest
+from daybreak.contract.record_types import Night, Release, Verdict
 from daybreak.gate.false_discoveries import chance_of, expected
 from daybreak.storage.ledger import Entry
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.record_types import Champion, Check, Evaluation, Verdict
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Champion, Evaluation, Verdict
 from daybreak.contract.sections import GateParams, GateSections, SmokeTestParams
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import write_scores

@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import (
-    Chosen,
-    Dataset,
-    Evaluation,
-    Night,
-    Training,
-    Verdict,
-    Version,
-)
+from daybreak.contract.record_parts import Chosen
+from daybreak.contract.record_types import Dataset, Evaluation, Night, Training, Verdict, Version
 from daybreak.contract.sections import Params
 from daybreak.evaluation import evaluator
 from daybreak.gate import judge

@@ -6,7 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from daybreak.contract.record_types import Evaluation, Judged, Night, Release, Verdict
+from daybreak.contract.record_parts import Judged
+from daybreak.contract.record_types import Evaluation, Night, Release, Verdict
 from daybreak.gate.plausibility import LEAST_NIGHTS, plausible
 from daybreak.storage.ledger import Entry
 

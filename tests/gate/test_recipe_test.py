@@ -5,7 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
-from daybreak.contract.record_types import Difference, Night, RecipeTest, Release, Verdict
+from daybreak.contract.record_parts import Difference, RecipeTest
+from daybreak.contract.record_types import Night, Release, Verdict
 from daybreak.contract.sections import GateParams
 from daybreak.evaluation.scores import Columns
 from daybreak.gate.recipe_test import Proof, UnderTest, nights_of, proof_of, with_tonight

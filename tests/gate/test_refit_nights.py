@@ -18,8 +18,8 @@ from benchmarks.bench_interrupted import processes_in
 from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
+from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import (
-    Check,
     Dataset,
     Evaluation,
     Night,

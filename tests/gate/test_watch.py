@@ -5,7 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from daybreak.contract.record_types import Chain, Difference, Night, Release, Verdict, Watch
+from daybreak.contract.record_parts import Chain, Difference
+from daybreak.contract.record_types import Night, Release, Verdict, Watch
 from daybreak.contract.sections import GateParams
 from daybreak.gate.watch import compare
 from daybreak.storage.ledger import Entry

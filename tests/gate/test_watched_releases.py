@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from daybreak.contract.record_types import (
-    Chain,
-    Difference,
-)
+from daybreak.contract.record_parts import Chain, Difference
 from daybreak.contract.sections import Params
 from daybreak.extensions.lineage import provenance
 from daybreak.gate import watch

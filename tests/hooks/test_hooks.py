@@ -15,7 +15,8 @@ from torch import nn
 from daybreak import check, cli, commands, extensions, hooks, runner
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Night, Plan, Tuning
+from daybreak.contract.record_parts import Tuning
+from daybreak.contract.record_types import Night, Plan
 from daybreak.contract.sections import PlanParams, PlanSections
 from daybreak.evaluation.live_judge import LiveJudge, judge_of
 from daybreak.jobs import reaper

@@ -18,7 +18,8 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Night, Placement, Plan, Portion, Rental, Strategy, Training
+from daybreak.contract.record_parts import Placement, Portion, Rental, Strategy
+from daybreak.contract.record_types import Night, Plan, Training
 from daybreak.contract.sections import Params
 from daybreak.jobs import launcher
 from daybreak.machines.startup import BEFORE_WORK

@@ -16,7 +16,7 @@ from typing import Any
 
 from daybreak.contract import params
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.contract.sections import Params
 from daybreak.contract.units import HOUR_S
 from tests.jobs import plans

@@ -7,7 +7,8 @@ from math import inf
 import pytest
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Rental, Training
+from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_types import Training
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.reconciler import ENDING_S, GRACE_S
 from tests.jobs import plans

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.contract.record_types import Placement, Plan, Rental
+from daybreak.contract.record_parts import Placement, Rental
+from daybreak.contract.record_types import Plan
 from daybreak.extensions.spot.steering import on_demand
 from daybreak.jobs.escalation import FallbackChoice, forced
 from daybreak.jobs.observed_job import PATIENCE_S, ObservedJob, first

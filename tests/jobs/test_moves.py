@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.record_types import Placement, Plan, Rental, Size
+from daybreak.contract.record_parts import Placement, Rental, Size
+from daybreak.contract.record_types import Plan
 from daybreak.jobs.decider import decide
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.moves import MOST_MOVES

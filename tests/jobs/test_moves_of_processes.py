@@ -13,7 +13,8 @@ from daybreak.contract import records
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import NotYet
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import LOCAL, Placement, Rental, Size, Training
+from daybreak.contract.record_parts import LOCAL, Placement, Rental, Size
+from daybreak.contract.record_types import Training
 from daybreak.contract.sections import Plug
 from daybreak.jobs import launcher
 from daybreak.storage.home import Home

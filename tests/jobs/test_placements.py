@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_types import Placement, Rental, Taken
+from daybreak.contract.record_parts import Placement, Rental, Taken
 from daybreak.jobs.submissions import JobAttempts
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, job_folder

@@ -8,7 +8,8 @@ from datetime import date, timedelta
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Champion, Placement, Portion, Rental, Size
+from daybreak.contract.record_parts import Placement, Portion, Rental, Size
+from daybreak.contract.record_types import Champion
 from daybreak.jobs import launcher, observed_job
 from daybreak.training.recipe import name_of
 from tests.jobs.calls import NIGHT

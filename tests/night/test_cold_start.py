@@ -8,7 +8,8 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import records
-from daybreak.contract.record_types import Night, Report, Trend
+from daybreak.contract.record_parts import Trend
+from daybreak.contract.record_types import Night, Report
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 

@@ -10,7 +10,8 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import records
-from daybreak.contract.record_types import Champion, Night, RecipeTest, Release, Verdict, Version
+from daybreak.contract.record_parts import RecipeTest
+from daybreak.contract.record_types import Champion, Night, Release, Verdict, Version
 from daybreak.contract.sections import Params
 from daybreak.registry import lineage
 from daybreak.storage import checkout, ledger

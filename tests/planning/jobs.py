@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Dataset, Line, Night, Profile
+from daybreak.contract.record_parts import Line
+from daybreak.contract.record_types import Dataset, Night, Profile
 from daybreak.machines.catalog import AT_HAND, rented
 
 EVERYTHING = (AT_HAND, *rented())  # that can be had: the machine at hand, and the catalog

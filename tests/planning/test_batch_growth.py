@@ -25,7 +25,7 @@ from benchmarks import bench_throughput
 from benchmarks.bench_arbitrary import NAMES, machines, trained
 from benchmarks.frame import DATA
 from benchmarks.step_times import APPS, steps
-from daybreak.contract.record_types import Rental, Size
+from daybreak.contract.record_parts import Rental, Size
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.search import Candidate

@@ -13,7 +13,8 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend, Job, JobState
 from daybreak.contract.errors import ParamsError, PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Plan, Rental
+from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_types import Plan
 from daybreak.extensions.slurm.slurm import Slurm
 from daybreak.extensions.vertex.vertex import Vertex
 from daybreak.machines.catalog import rented

@@ -17,7 +17,8 @@ from benchmarks.catalogs import agreement
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PlanError
 from daybreak.contract.params import check
-from daybreak.contract.record_types import Champion, Line, Plan, Rental, Tuning
+from daybreak.contract.record_parts import Line, Rental, Tuning
+from daybreak.contract.record_types import Champion, Plan
 from daybreak.contract.records import dumps, loads
 from daybreak.contract.sections import Params, PlanParams, ProfileParams, TrainParams
 from daybreak.extensions.spot.states import Place

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.machines.catalog import local, rented
 from daybreak.machines.startup import Z90
 from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update, ratio

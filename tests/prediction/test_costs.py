@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.record_types import Rental, Sync
+from daybreak.contract.record_parts import Rental, Sync
 from daybreak.extensions.spot.hazard import Hazard
 from daybreak.extensions.spot.lifetimes import Exponential
 from daybreak.machines.catalog import local, rented

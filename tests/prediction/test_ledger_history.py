@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Evaluation, Live, Night, Plan, Profile, Taken, Training, Verdict
+from daybreak.contract.record_parts import Live, Taken
+from daybreak.contract.record_types import Evaluation, Night, Plan, Profile, Training, Verdict
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
 from daybreak.planning import planner

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.formats import percent
-from daybreak.contract.record_types import Plan, Rental, Training
+from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_types import Plan, Training
 from daybreak.prediction.scorecard import NIGHTS, Z90, PredictionOutcome, outcome, scorecard
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.record_types import Line
+from daybreak.contract.record_parts import Line
 from daybreak.profiling.bounds import CLOSE, Operator, judge, memory_share, room, symptoms
 from daybreak.profiling.line_fit import constant
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from daybreak.contract.record_types import Profile, Remedy
+from daybreak.contract.record_parts import Remedy
+from daybreak.contract.record_types import Profile
 from daybreak.profiling.explain import explain
 from daybreak.profiling.remedies import IN_RAM
 from tests.planning import jobs

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from daybreak.contract.errors import PlanError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.machines import this_machine
 from daybreak.profiling import memory, memory_fit

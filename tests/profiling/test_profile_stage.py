@@ -204,13 +204,14 @@ class _Tensor:
 
 def test_this_machine_is_known_by_what_makes_it_fast(monkeypatch):
     here = make_params(machine="here")
-    first = profile_stage._name(Home.here(), LineWorkload(), here)
-    assert profile_stage._name(Home.here(), LineWorkload(), here) == first
+    asked = Home.here(), LineWorkload(), here.workload, here.profile, here.train
+    first = profile_stage._name(*asked)
+    assert profile_stage._name(*asked) == first
     facts = this_machine.fingerprint()
     monkeypatch.setattr(
         this_machine, "fingerprint", lambda: facts | {"num_threads": facts["num_threads"] + 1}
     )
-    assert profile_stage._name(Home.here(), LineWorkload(), here) != first
+    assert profile_stage._name(*asked) != first
 
 
 def test_it_stands_for_as_many_days_as_params_say(backend):

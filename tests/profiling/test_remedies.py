@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.record_types import Profile, Remedy, Tuning
+from daybreak.contract.record_parts import Remedy, Tuning
+from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import rented
 from daybreak.profiling.job_facts import DeviceFacts, JobFacts, MemoryFacts, ModelFacts, ReadFacts, StepFacts
 from daybreak.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, apply_kept, offers

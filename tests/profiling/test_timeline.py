@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.profiling.ab_timing import Variant
 from daybreak.profiling.timeline import timeline

@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import (
-    Version,
-)
+from daybreak.contract.record_types import Version
 from daybreak.contract.sections import Params
 from daybreak.evaluation.scores import read_scores
 from daybreak.storage import mlflow_client

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Chain, Record, Rental
+from daybreak.contract.record_parts import Chain, Record, Rental
 from daybreak.storage.ledger import Entry
 from tests.report.nights import only, whole
 

@@ -7,28 +7,30 @@ from pathlib import Path
 import numpy as np
 
 from daybreak.contract import records
+from daybreak.contract.record_parts import (
+    Drift,
+    Epoch,
+    Expectation,
+    Line,
+    Placement,
+    Record,
+    Remedy,
+    Rental,
+    Slice,
+    Trend,
+    Tuning,
+)
 from daybreak.contract.record_types import (
     Batch,
     Champion,
     Dataset,
-    Drift,
-    Epoch,
     Evaluation,
-    Expectation,
-    Line,
     Night,
-    Placement,
     Plan,
     Profile,
-    Record,
     Release,
-    Remedy,
-    Rental,
     Report,
-    Slice,
     Training,
-    Trend,
-    Tuning,
     Verdict,
     Version,
 )

@@ -13,7 +13,7 @@ import pytest
 
 from daybreak import cli
 from daybreak.contract import records
-from daybreak.contract.record_types import Expectation
+from daybreak.contract.record_parts import Expectation
 from daybreak.data.partitions import part_of
 from daybreak.data.validator import DOCS, QUARANTINE, REFUSED
 from daybreak.report import bad_rows, page

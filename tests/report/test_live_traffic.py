@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.contract.record_types import Check, Live
+from daybreak.contract.record_parts import Check, Live
 from daybreak.report.outcome import in_live
 from daybreak.report.page import page
 from daybreak.report.version_page import described

@@ -21,7 +21,8 @@ from aiosmtpd.smtp import Envelope
 
 from daybreak import cli, commands, runner
 from daybreak.contract import params, records
-from daybreak.contract.record_types import Evaluation, Event, EventKind, Night, Version
+from daybreak.contract.record_parts import Event, EventKind
+from daybreak.contract.record_types import Evaluation, Night, Version
 from daybreak.contract.sections import NotifyEvent
 from daybreak.gate import judge
 from daybreak.report import notifier, publisher

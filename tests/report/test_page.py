@@ -12,7 +12,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_types import Epoch, Line, Taken
+from daybreak.contract.record_parts import Epoch, Line, Taken
 from daybreak.report.page import page, write
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from daybreak.contract.record_types import Night, Option, Plan, Portion, Rental
+from daybreak.contract.record_parts import Option, Portion, Rental
+from daybreak.contract.record_types import Night, Plan
 from daybreak.report.planned import pictures
 from tests.report.nights import whole
 

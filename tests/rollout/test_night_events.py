@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Approval, Event
+from daybreak.contract.record_parts import Event
+from daybreak.contract.record_types import Approval
 from daybreak.rollout import night_events
 from daybreak.storage import events
 from daybreak.storage.ledger import Entry

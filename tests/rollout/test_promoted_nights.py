@@ -9,15 +9,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, NothingToDo, ReleaseError
-from daybreak.contract.record_types import (
-    Champion,
-    Evaluation,
-    Night,
-    Release,
-    Training,
-    Verdict,
-    Version,
-)
+from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Training, Verdict, Version
 from daybreak.contract.sections import Params
 from daybreak.gate import judge
 from daybreak.rollout import promote

@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Check, Verdict
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Verdict
 from daybreak.contract.table import Float, Table, Time
 from daybreak.data import data_docs
 from daybreak.data.suite import BETWEEN, Judge, Rule, schema_rules

@@ -7,15 +7,14 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
+from daybreak.contract.record_parts import Record, Rental
 from daybreak.contract.record_types import (
     Batch,
     Champion,
     Dataset,
     Night,
     Plan,
-    Record,
     Release,
-    Rental,
     Training,
     Verdict,
     Version,

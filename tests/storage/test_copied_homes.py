@@ -12,7 +12,7 @@ from daybreak.backends.local import Local
 from daybreak.contract import params
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.rollout import prune
 from daybreak.storage import address, checkout, mlflow_client, snapshots
 from daybreak.storage.home import Home

@@ -10,7 +10,8 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ReleaseError
-from daybreak.contract.record_types import Erasure, Note, Release
+from daybreak.contract.record_parts import Erasure
+from daybreak.contract.record_types import Note, Release
 from daybreak.data.ingest import without
 from daybreak.registry import carried_code
 from daybreak.storage import branch, checkout, erasures

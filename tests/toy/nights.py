@@ -12,18 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from daybreak.contract import records
-from daybreak.contract.record_types import (
-    Champion,
-    Dataset,
-    Evaluation,
-    Live,
-    Night,
-    Plan,
-    Rental,
-    Training,
-    Tuning,
-    Version,
-)
+from daybreak.contract.record_parts import Live, Rental, Tuning
+from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Plan, Training, Version
 from daybreak.extensions.live_test.live_test import FOLDER
 from daybreak.storage import branch, checkout, mlflow_client
 from daybreak.storage.home import Home

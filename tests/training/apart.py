@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine

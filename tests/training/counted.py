@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
 from daybreak.extensions.threads.thread_policy import ThreadPolicy, ThreadSetting
 from daybreak.training import checkpoint

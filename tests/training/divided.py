@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.extensions.fsdp.fsdp import FsdpEngine
 from daybreak.training import accumulation, checkpoint, worker
 from daybreak.training.checkpoint import TrainingState

@@ -14,7 +14,8 @@ from unittest.mock import patch
 from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Rental, Training, Tuning
+from daybreak.contract.record_parts import Rental, Tuning
+from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Training
 from daybreak.contract.sections import Params
 from daybreak.jobs import collector, launcher
 from daybreak.storage.home import Home

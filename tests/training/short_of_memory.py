@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.machines import this_machine
 from daybreak.profiling import memory
 from daybreak.training import sample_order

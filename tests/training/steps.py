@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.training import accumulation
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from daybreak.contract.errors import NotFinite, ParamsError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
 from daybreak.extensions.threads.thread_policy import TRIAL, ThreadPolicy, ThreadSetting

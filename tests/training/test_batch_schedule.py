@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.record_types import Size
+from daybreak.contract.record_parts import Size
 from daybreak.training.batch_schedule import LEAST_LOOKS, BatchSchedule
 from daybreak.training.loss_watch import BLOCK, ENOUGH
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.machines import this_machine
 from daybreak.storage.home import Home
 from daybreak.training import column_files

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
 from daybreak.training.trainer import Trainer

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, ParamsError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.training import accumulation, checkpoint
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine

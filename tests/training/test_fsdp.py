@@ -16,7 +16,7 @@ from torch import nn
 
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, ParamsError, PlanError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.extensions.fsdp import fsdp as divisions
 from daybreak.extensions.fsdp.fsdp import FsdpEngine

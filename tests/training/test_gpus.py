@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Placement, Rental
+from daybreak.contract.record_parts import Placement, Rental
 from daybreak.jobs.backend_job import job_of
 from daybreak.machines.catalog import rented
 from daybreak.storage.home import Home

@@ -12,7 +12,8 @@ import torch
 
 from daybreak.backends.local import Local
 from daybreak.contract.backend import Job
-from daybreak.contract.record_types import Night, Rental, Training
+from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_types import Night, Training
 from daybreak.contract.records import replace_text
 from daybreak.jobs.reconciler import GRACE_S
 from daybreak.training.recipe import END_BY

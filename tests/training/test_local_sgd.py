@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.training.gradients import Signals

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Champion, Dataset, Rental
+from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_types import Champion, Dataset
 from daybreak.contract.sections import Params
 from daybreak.contract.workload import ARRAYS
 from daybreak.training import recipe

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.tuning import tensors

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Placement, Rental, Size, Tuning
+from daybreak.contract.record_parts import Placement, Rental, Size, Tuning
 from daybreak.training import checkpoint, sample_order
 from daybreak.training.recipe import Progress, Recipe
 from daybreak.training.trainer import RunOutcome, Trainer

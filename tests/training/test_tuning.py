@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.training.tuning import (
     Columns,
     ShardedOptimizer,

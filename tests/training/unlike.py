@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine, UpdateResult
 from daybreak.training.sample_order import Indices

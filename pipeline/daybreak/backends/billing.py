@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.machines import startup
 

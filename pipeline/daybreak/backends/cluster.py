@@ -10,7 +10,7 @@ from daybreak.backends.place import AT_ONCE, Refused, RetryPolicy, Unreachable
 from daybreak.backends.renting import Renting
 from daybreak.contract.backend import label
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Strategy
+from daybreak.contract.record_parts import Strategy
 from daybreak.machines import nodes, own_machines
 from daybreak.machines.nodes import Node
 from daybreak.machines.own_machines import OwnMachine

@@ -9,7 +9,7 @@ from math import inf
 from types import MappingProxyType
 
 from daybreak.contract.backend import JobState
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 
 CANCELLED, GONE, NOT_TAKEN = "cancelled", "gone", "not taken"
 GOES_ON = "it goes on from its last checkpoint"

@@ -28,7 +28,7 @@ from daybreak.backends import torchrun
 from daybreak.contract.backend import Backend, Job, JobState
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import LOCAL, Rental
+from daybreak.contract.record_parts import LOCAL, Rental
 from daybreak.contract.records import replace_text
 from daybreak.machines import own_machines
 from daybreak.machines.catalog import AT_HAND

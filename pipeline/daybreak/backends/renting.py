@@ -41,7 +41,7 @@ from daybreak.contract import clock
 from daybreak.contract.backend import LIVE, Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.contract.records import replace_text
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.home import Home

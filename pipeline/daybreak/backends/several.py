@@ -17,7 +17,7 @@ from daybreak.backends import submission_journal
 from daybreak.contract.backend import Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.contract.sections import Plug
 from daybreak.storage.bucket import is_here
 from daybreak.storage.home import Home

@@ -17,7 +17,7 @@ from daybreak.contract import clock
 from daybreak.contract.backend import JobState
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.storage import jsonl
 from daybreak.storage.request_journal import Request, RequestJournal
 

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from daybreak.contract.errors import JobError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 
 JobState = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
 LIVE: tuple[JobState, ...] = ("queued", "running")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from daybreak.contract.formats import dollars
-from daybreak.contract.record_types import LOCAL, Strategy
+from daybreak.contract.record_parts import LOCAL, Strategy
 
 INFERRED = "inferred: "  # begins the source of what no list says
 

@@ -1,39 +1,46 @@
 """Defines the records that stages write and read: frozen dataclasses, one JSON file each.
 
-A night is a chain of records (daybreak/contract/records.py reads and writes them). Units are in the names:
-`_s` seconds, `_bytes`, `_usd`; counts begin with `num_`; digests are DVC's (md5, `.dir` for a folder). All
-times are UTC.
+A night is a chain of records (daybreak/contract/records.py reads and writes them). What they are made of is
+in record_parts.py. Units are in the names: `_s` seconds, `_bytes`, `_usd`; counts begin with `num_`; digests
+are DVC's (md5, `.dir` for a folder). All times are UTC.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from math import ceil
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from pydantic import ConfigDict
+from daybreak.contract.record_parts import (
+    EVERY_UPDATE,
+    Chain,
+    Check,
+    Chosen,
+    Drift,
+    Epoch,
+    Erasure,
+    Event,
+    Expectation,
+    Judged,
+    Line,
+    Live,
+    LiveMetric,
+    Option,
+    Placement,
+    Portion,
+    RecipeTest,
+    Record,
+    Remedy,
+    Rental,
+    Size,
+    Slice,
+    SpotOutlook,
+    Sync,
+    Taken,
+    Trend,
+    Tuning,
+)
 
-Strategy = Literal["on-demand", "spot", "flex-start"]  # how a machine is rented
-LOCAL = "local"  # the machine at hand, which is not rented
 Action = Literal["promote", "reject", "wait", "no data"]  # what a gate decides
-
-
-class Record:
-    """Base of all records; it only switches off unknown keys."""
-
-    __pydantic_config__: ClassVar["ConfigDict"] = {"extra": "forbid"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen(Record):
-    """Values that a night has of the keys in `plan.quality_choices` (extensions/exploration)."""
-
-    values: dict[str, int]  # by key
-    rest: str  # digest of all else that decides the model: nights are compared where it is the same
-    tried: str = ""  # key whose value is on trial tonight; "": none
-    usual_usd: float = 0.0  # what training costs without that
-    is_refresh: bool = False  # of the champion's recipe but for values that earlier nights proved better
-    reason: str = ""  # why these values; clauses for a sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,40 +73,8 @@ class Batch(Record):
     num_bytes: int
     digest: str  # of data/raw, all days
     late_days: tuple[date, ...]  # earlier days that came in, or changed, tonight
-    joined: dict[str, str] = field(default_factory=dict)  # digest of the rows of each other table that these
-    # days were joined with (daybreak/data/as_of.py)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expectation(Record):
-    """One rule of the suite, and its result tonight."""
-
-    rule: str
-    column: str
-    num_failed: int
-    success: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drift(Record):
-    """Distance of one column of tonight's data from the last same weekdays."""
-
-    column: str
-    statistic: str
-    value: float
-    limit: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trend(Record):
-    """A figure of the data that has changed a little each day of the last weeks."""
-
-    figure: str
-    words: str  # of the change
-    days: tuple[date, ...]
-    values: tuple[float, ...]  # of the figure on these days
-    began: float  # the fitted line on the first of them
-    ended: float  # and on the last
+    # Digest of the rows of each other table that these days were joined with (daybreak/data/as_of.py).
+    joined: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,57 +112,6 @@ class Dataset(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line(Record):
-    """`fixed + per_sample * batch`, each with the half-width of its 90 % interval."""
-
-    fixed: float
-    per_sample: float
-    fixed_error: float
-    per_sample_error: float
-
-    def __call__(self, num_samples: float) -> float:
-        """Returns the value of the line at a batch of `num_samples`."""
-        return self.fixed + self.per_sample * num_samples
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuning(Record):
-    """How a step is taken; with all of it off, as torch does it.
-
-    It costs no quality of the model, but for `band_rate`, which the team sets.
-    """
-
-    num_loaders: int = 0  # threads that get batches ready; 0: the training thread does
-    loader_processes: bool = False  # processes in place of these threads
-    in_memory: bool = False  # samples stay in columns in memory once they were read
-    pinned: bool = False  # batches in page-locked memory, from which an accelerator copies by itself
-    precision: Literal["float32", "bfloat16"] = "float32"  # of products; weights are float32
-    band_rate: float = 0.0  # share of the spectrum that convolutions leave out, as `train.band_rate` says
-    compiled: bool = False
-    fused: bool = False  # the optimizer updates all weights in one kernel
-    channels_last: bool = False  # order of images in memory
-    sparse: bool = False  # gradients of large embedding tables have only the rows that were looked up
-    recompute: bool = False  # activations are computed again in the backward pass instead of kept
-    sharded: bool = False  # each worker holds its share of the optimizer's state (ZeRO, 2020)
-    sharded_weights: bool = False  # and its share of weights and gradients, whole only while they are used
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remedy(Record):
-    """A change that could make the job faster, and its result. Gains are time saved / time."""
-
-    name: str
-    bound: str
-    applies: bool
-    applied: bool
-    kept: bool
-    predicted_gain: float
-    measured_gain: float
-    quality: bool  # touches the quality of the model: offered, not applied
-    note: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Profile(Record):
     """Speed and memory of a step, and whether I/O, compute or memory binds the job."""
 
@@ -201,160 +125,8 @@ class Profile(Record):
     bound: Literal["io", "compute", "memory"]
     evidence: dict[str, Any]
     remedies: tuple[Remedy, ...]
-    tuning: Tuning = (
-        Tuning()
-    )  # what the kept remedies came to; the lines are of the job before all but those to fit the memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pool(Record):
-    """Machines of one kind among those of a job."""
-
-    machine: str
-    num_machines: int = 1
-
-    def __str__(self) -> str:
-        """Returns them in a few words."""
-        return f"{self.num_machines} x {self.machine}" if self.num_machines > 1 else self.machine
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rental(Record):
-    """Which machines, how many, where, and how they are rented.
-
-    >>> str(Rental(machine="g2-standard-8", num_machines=2, region="us-central1", strategy="spot"))
-    '2 x g2-standard-8, spot, in us-central1'
-    >>> str(Rental(machine=LOCAL))
-    'local'
-    >>> str(Rental(machine="a100", num_machines=3, others=(Pool(machine="l4", num_machines=2),)))
-    'a100 + 2 x l4'
-    """
-
-    machine: str
-    num_machines: int = 1  # all of the job, `others` included
-    region: str = ""  # "" for the machine at hand
-    strategy: Strategy = "on-demand"
-    max_wait_s: float = 0.0  # in the queue of flex-start; others are rented at once
-    backend: str = ""  # name in params.yaml; "" where there is only one
-    others: tuple[Pool, ...] = ()  # machines of another kind than `machine`
-
-    @property
-    def pools(self) -> tuple[Pool, ...]:
-        """Returns its machines by kind."""
-        first = self.num_machines - sum(pool.num_machines for pool in self.others)
-        return Pool(machine=self.machine, num_machines=first), *self.others
-
-    @property
-    def one(self) -> "Rental":
-        """Returns one machine of its first kind, rented the same way."""
-        return replace(self, num_machines=1, others=())
-
-    @property
-    def is_local(self) -> bool:
-        """Returns whether it is the machine at hand, which costs nothing."""
-        return self.machine == LOCAL
-
-    @property
-    def is_spot(self) -> bool:
-        """Returns whether the machines may be preempted."""
-        return self.strategy == "spot"
-
-    @property
-    def is_queued(self) -> bool:
-        """Returns whether the job queues for the machines, which may never come."""
-        return self.strategy == "flex-start"
-
-    @property
-    def on_demand(self) -> "Rental":
-        """Returns the same machines, rented on demand."""
-        return replace(self, strategy="on-demand", max_wait_s=0.0)
-
-    def __str__(self) -> str:
-        """Returns the rental in a few words for a person."""
-        what = " + ".join(map(str, self.pools))
-        how = f", {self.strategy}" if self.strategy != "on-demand" else ""
-        where = f", in {self.region}" if self.region else ""
-        by = f", by {self.backend}" if self.backend else ""
-        return f"{what}{how}{where}{by}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size(Record):
-    """A batch size that fits some machines, and how they take an update of it."""
-
-    batch_size: int  # global
-    micro_batch_size: int
-    update_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placement(Record):
-    """Machines to fall back on and the latest time at which starting them still makes the deadline."""
-
-    rental: Rental
-    expected_s: float
-    expected_usd: float
-    latest_start: datetime
-    usd_per_hour: float | None = None  # of one machine; of unlike ones, the mean
-    gpus: str = ""  # of one machine of the first kind, "2 x L4"; "" for none
-    micro_batch_size: int = 0  # that fits these machines; 0: as the plan says
-    sizes: tuple[Size, ...] = ()  # of batches on these machines; none: as the plan says
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sync(Record):
-    """When the workers of a job agree.
-
-    >>> str(Sync(every=16))
-    'averages every 16 updates'
-    """
-
-    every: int = 1  # updates between averages of weights; 1: gradients are added up at each update
-    is_late: bool = False  # an average is taken up one interval later, so that nobody waits for it
-
-    def __str__(self) -> str:
-        """Returns it in a few words."""
-        if self.every == 1:
-            return "sums at every update"
-        return f"averages every {self.every} updates{', without a barrier' if self.is_late else ''}"
-
-
-EVERY_UPDATE = Sync()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option(Record):
-    """One way to run the job that was weighed, and the number that decided against it."""
-
-    rental: Rental
-    batch_size: int
-    expected_s: float
-    interval: tuple[float, float]  # 90 %, of the seconds
-    expected_usd: float
-    chance: float  # of being done in time
-    feasible: bool
-    frontier: bool  # nothing beats it in both time and cost
-    why_not: str  # "" for the plan itself
-    sync: Sync = EVERY_UPDATE
-
-
-@dataclass(frozen=True, kw_only=True)
-class Portion(Record):
-    """A part of what the plan expects to take."""
-
-    name: str
-    expected_s: float
-    expected_usd: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpotOutlook(Record):
-    """What a plan on spot expects of losing its machines."""
-
-    mean_time_to_loss_s: float  # of all machines of the job together
-    checkpoints_s: tuple[float, ...]  # from a machine's start on, where its danger changes with age
-    basis: str  # of lifetimes and checkpoints, and the cost at worst, in words
-    worst_usd: float | None = None  # if the rest has to be bought; None: it cannot be
+    # What the kept remedies came to; the lines are of the job before all but those to fit the memory.
+    tuning: Tuning = field(default_factory=Tuning)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,7 +143,7 @@ class Plan(Record):
     interval: tuple[float, float]  # 90 %, of the seconds
     fallbacks: tuple[Placement, ...]
     runner_up: str  # the next best and the number that decided
-    tuning: Tuning = Tuning()
+    tuning: Tuning = field(default_factory=Tuning)
     chance: float | None = None  # of being done in time
     usd_per_hour: float | None = None  # of one machine; of unlike ones, the mean
     price_source: str = ""  # whose price that is
@@ -392,25 +164,6 @@ class Plan(Record):
     cheaper: tuple[Placement, ...] = ()  # too slow for the whole job; taken where it is far ahead
     sync: Sync = EVERY_UPDATE  # when its workers agree
     samples_reason: str = ""  # why so many samples, a sentence; "": the objective is not quality
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch(Record):
-    """An epoch of which the sample audit proves that each sample came exactly once."""
-
-    num_samples: int
-    whole: bool  # or the part that was trained on
-    digest: str  # of the samples that were given to a step, in any order
-
-
-@dataclass(frozen=True, kw_only=True)
-class Taken(Record):
-    """A fallback that training took to be done in time and within the budget, or to cost less."""
-
-    time: datetime
-    name: Literal["on-demand", "next fallback", "scale up", "step down", "undo", "finish early", "checkpoint"]
-    usd: float  # expected extra cost of the rest of the work; below 0: saved
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,41 +197,6 @@ class Training(Record):
     def took_s(self) -> float:
         """Returns the seconds that a plan predicts: from the first submission, the queue included."""
         return self.elapsed_s + (self.start_s or 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slice(Record):
-    """Mean score over part of the held-out samples."""
-
-    name: str
-    num_samples: int
-    score: float
-    champion_score: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged(Record):
-    """A metric that the workload names, and what the gate is to make of it."""
-
-    name: str
-    role: Literal["success", "guardrail", "report"]
-    margin: float  # what it may be worse by, as a share of the champion's value
-    higher_is_better: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class LiveMetric(Record):
-    """A metric that users judge predictions of rows by: its values are of single samples."""
-
-    name: str = ""  # with a minus where lower is better; "": made before that was kept
-    use: str = ""  # import path of its class; "": none of the workload's metrics is such
-    arguments: dict[str, Any] = field(default_factory=dict)
-    is_first: bool = True  # of the workload's metrics
-    has_label: bool = True  # else it is of the prediction alone
-    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ..., by which users' labels may come
-    margin: float = 0.0  # what it may be worse by
-    low: float = 0.0  # the middle 99.8 % of the champion's held-out values are from here
-    high: float = 0.0  # to here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -521,81 +239,6 @@ class Ingredients(Record):
 
     files: dict[str, str]  # digests of the workload's files by their names
     values: dict[str, Any]  # of the workload's arguments and of `train`, by key
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check(Record):
-    """Something that was checked before a verdict, and its result."""
-
-    name: str
-    ok: bool
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Live(Record):
-    """Results of a live test: of users who met the challenger, or the champion meanwhile."""
-
-    experiment: str
-    began_at: datetime  # by the clock of the log of serving, as ends_at
-    foretold: str  # before the first user: the smallest effect that the traffic can show
-    share: float = 0.0  # of the challenger, at last
-    num_challenger: int = 0  # users whose arm was left to chance
-    num_champion: int = 0
-    effect: float | None = None  # challenger - champion; None without evidence
-    low: float | None = None
-    high: float | None = None
-    reason: str = ""
-    checks: tuple[Check, ...] = ()  # the guardrails
-    ends_at: datetime  # as planned when it began
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference(Record):
-    """Mean difference of two models' scores on a night's samples, and its standard error."""
-
-    mean: float = 0.0
-    error: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chain(Record):
-    """Where a chain of refreshes stands against its anchor (daybreak/gate/chain.py), in the score's units."""
-
-    anchor: int  # version
-    since: date  # it is the anchor
-    margin: float  # what the chain may lose
-    offset: float = 0.0  # loss of the chain before this anchor; 0 or below
-    step: Difference | None = None  # of the challenger from the champion
-    challenger: Difference | None = None  # from the anchor; None: of another recipe, or not scored
-    champion: Difference | None = None  # from the anchor; None: it is the anchor, or not scored
-    predecessor: Difference | None = None  # of the champion from the version that it replaced
-    level: float | None = None  # of the challengers of the newest nights, offset included
-    half_width: float | None = None  # of its interval
-    num_nights: int = 0  # that it is the mean of
-    spent: bool = False  # whether the margin is
-    least_margin: float | None = None  # that nights like these could guard; None: they can guard this one
-    renewed: float | None = None  # offset with which tonight's version is the next anchor; None: it is not
-    nights_to_show: int | None = (
-        None  # as tonight's, until `watch` shows a loss of the margin; None: not known
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecipeTest(Record):
-    """Tonight's part of a test of a changed recipe over nights (daybreak/gate/recipe_test.py)."""
-
-    recipe: str  # that is tested, a digest
-    against: str  # the champion's
-    days: tuple[date, ...]  # held-out days of tonight that no earlier night of the test has had
-    metrics: tuple[str, ...] = ()  # by which it is judged, the first by the name that the workload has for it
-    differences: dict[str, Difference] = field(default_factory=dict)  # from the champion's recipe, by metric
-    is_turn: bool = False  # of the champion's recipe, so that the recipe under test is the older one
-    num_nights: int = 0  # so far, of `least_nights` at least
-    least_nights: int
-    effect: float | None = None  # mean over nights of the first metric; None: nothing was scored
-    low: float | None = None  # ends of its interval, which hold on all nights at once; None: without end
-    high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -733,63 +376,11 @@ class Watch(Record):
     reason: str
 
 
-EventKind = Literal[
-    "opened",
-    "drift",
-    "planned",
-    "over budget",
-    "question",
-    "approved",
-    "declined",
-    "promoted",
-    "refused",
-    "stopped",
-    "rolled back",
-    "late",
-    "failed",
-    "calibration lost",
-    "disk low",
-    "alarm",
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event(Record):
-    """Something that happened in a night, or a rollback, which is not part of any night.
-
-    `promoted` and `rolled back` let `version` serve in place of `champion`; `question`, `approved`,
-    `declined`, `refused` and `stopped` are about `version`, while `champion` serves. Either is 0 where none
-    is meant.
-    """
-
-    kind: EventKind
-    at: datetime
-    night: str  # its id; of a rollback, the night that made the version which serves again
-    subject: str = ""  # what it is about; the same kind and subject are written once a night
-    version: int = 0
-    champion: int = 0
-    by: str = ""  # who decided: a person, "gate" or "watch"; "": nobody did
-    reason: str = ""  # why, or what was seen, with its figures
-    until: datetime | None = None  # a question can be answered
-
-
 @dataclass(frozen=True, kw_only=True)
 class Events(Record):
     """The events of a night so far, or the event of a rollback, in the order of writing."""
 
     events: tuple[Event, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Erasure(Record):
-    """What was erased (daybreak/storage/erasures.py)."""
-
-    unit: str  # keyed hash of the unit
-    key: str  # hash of the key, which tells keys apart
-    num_rows: int  # of the distinct partitions that held any
-    days: tuple[str, ...]  # of these rows
-    digests: dict[str, str]  # what a file, or the list of a folder's files, became; "": nothing
-    versions: tuple[int, ...]  # that learned from these rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from daybreak.contract import forms
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import TypeAdapter

@@ -29,7 +29,7 @@ from pydantic import (
 from daybreak import hooks
 from daybreak.contract import code_path
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import EVERY_UPDATE, Sync
+from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 
 A_CENTURY = 36_525  # days; a calendar ends
 SEVERAL = "daybreak:Several"  # what a list of backends is made to

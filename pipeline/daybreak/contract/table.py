@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from daybreak.contract.days import check_zone
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 
 if TYPE_CHECKING:
     import pyarrow as pa

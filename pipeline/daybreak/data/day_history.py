@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_types import Expectation, Night
+from daybreak.contract.record_parts import Expectation
+from daybreak.contract.record_types import Night
 from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import day_figures, day_sample, label_forecast

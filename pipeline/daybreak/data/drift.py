@@ -11,7 +11,7 @@ not yet known. A distance says how far, not how sure: on thousands of rows every
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from daybreak.contract.record_types import Drift
+from daybreak.contract.record_parts import Drift
 from daybreak.contract.table import AnyColumn, Table
 
 if TYPE_CHECKING:

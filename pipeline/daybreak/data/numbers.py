@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 
 # In columns of numbers and times; elsewhere they may be a value, as NA is a country.
 WORDS_FOR_NULL = (

@@ -12,7 +12,7 @@ from datetime import date
 from math import exp
 
 from daybreak.contract.formats import percents
-from daybreak.contract.record_types import Trend
+from daybreak.contract.record_parts import Trend
 from daybreak.data.daily_limits import AGAINST, History, in_words, plain, scaled, sentence
 from daybreak.data.day_figures import Figure
 from daybreak.statistics.trend import TrendLine, trend

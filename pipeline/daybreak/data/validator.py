@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING
 from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.formats import percents
-from daybreak.contract.record_types import Batch, Drift, Expectation, Night, Report, Trend
+from daybreak.contract.record_parts import Drift, Expectation, Trend
+from daybreak.contract.record_types import Batch, Night, Report
 from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import data_docs, day_history, drift, slow_drift

@@ -29,16 +29,8 @@ from typing import Any
 import numpy as np
 
 from daybreak.contract.errors import DataError, ParamsError, PipelineError
-from daybreak.contract.record_types import (
-    Champion,
-    Dataset,
-    Evaluation,
-    Judged,
-    LiveMetric,
-    Release,
-    Slice,
-    Training,
-)
+from daybreak.contract.record_parts import Judged, LiveMetric, Slice
+from daybreak.contract.record_types import Champion, Dataset, Evaluation, Release, Training
 from daybreak.contract.records import digest
 from daybreak.contract.sections import EvaluateParams, RegisterParams
 from daybreak.contract.table import Label

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import LiveMetric
+from daybreak.contract.record_parts import LiveMetric
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import Columns
 from daybreak.registry.weights import batch_of, placed

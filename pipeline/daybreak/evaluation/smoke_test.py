@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError, without_password
-from daybreak.contract.record_types import Champion, Check, Release, Version
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Champion, Release, Version
 from daybreak.contract.sections import SmokeTestParams
 from daybreak.contract.table import Table
 from daybreak.contract.workload import ARRAYS

@@ -16,7 +16,8 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from daybreak.contract.record_types import Evaluation, Judged
+from daybreak.contract.record_parts import Judged
+from daybreak.contract.record_types import Evaluation
 from daybreak.contract.sections import GateParams
 from daybreak.evaluation.scores import Columns, with_prefix
 from daybreak.statistics.paired import Rules, judge

@@ -26,15 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from daybreak.contract.formats import counted
-from daybreak.contract.record_types import (
-    Anchor,
-    Chain,
-    Champion,
-    Difference,
-    Night,
-    Release,
-    Verdict,
-)
+from daybreak.contract.record_parts import Chain, Difference
+from daybreak.contract.record_types import Anchor, Champion, Night, Release, Verdict
 from daybreak.statistics.control_chart import Mean
 from daybreak.statistics.level import Level, level, nights_to_show
 from daybreak.statistics.paired import per_unit

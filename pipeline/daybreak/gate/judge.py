@@ -19,15 +19,8 @@ from functools import partial
 
 from daybreak.contract import clock
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.record_types import (
-    Champion,
-    Check,
-    Dataset,
-    Evaluation,
-    Night,
-    Verdict,
-    Version,
-)
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Verdict, Version
 from daybreak.contract.sections import GateParams, GateSections, LiveSections
 from daybreak.contract.workload import UNIT, serves_rows
 from daybreak.evaluation.held_out import arrays_of

@@ -13,7 +13,8 @@ from math import sqrt
 
 import numpy as np
 
-from daybreak.contract.record_types import Check, Evaluation
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Evaluation
 from daybreak.evaluation.scores import Columns, with_prefix
 from daybreak.statistics.control_chart import ControlBand, Mean, expected
 from daybreak.storage.ledger import Entry

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract.formats import counted
-from daybreak.contract.record_types import Difference, Evaluation, RecipeTest, Verdict
+from daybreak.contract.record_parts import Difference, RecipeTest
+from daybreak.contract.record_types import Evaluation, Verdict
 from daybreak.contract.sections import GateParams
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import Columns

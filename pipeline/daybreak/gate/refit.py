@@ -22,9 +22,9 @@ import numpy as np
 from daybreak.contract import clock
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import JobError, NothingToDo, NotYet, ParamsError, sentence
+from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import (
     Approval,
-    Check,
     Dataset,
     Evaluation,
     Night,

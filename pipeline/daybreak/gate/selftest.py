@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from daybreak.contract.record_types import Check
+from daybreak.contract.record_parts import Check
 from daybreak.gate.all_metrics import Pair, judge_metrics
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion, Effect

@@ -11,7 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from daybreak.contract.formats import counted
-from daybreak.contract.record_types import Action, Champion, Check, Evaluation, Verdict, Version
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Action, Champion, Evaluation, Verdict, Version
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import Columns, with_prefix
 from daybreak.gate import recipe_test

@@ -9,7 +9,8 @@ from typing import Literal
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
-from daybreak.contract.record_types import Chain, Difference, Release, Watch
+from daybreak.contract.record_parts import Chain, Difference
+from daybreak.contract.record_types import Release, Watch
 from daybreak.contract.sections import GateParams, LiveSections, RegisterParams, WatchParams
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from daybreak.contract import code_path
 from daybreak.contract.backend import Job
-from daybreak.contract.record_types import Placement, Rental
+from daybreak.contract.record_parts import Placement, Rental
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 from daybreak.training import gpus

@@ -9,7 +9,8 @@ nothing. If the job itself reports when it ended, that time counts.
 import json
 from pathlib import Path
 
-from daybreak.contract.record_types import Placement, Plan
+from daybreak.contract.record_parts import Placement
+from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.storage.journal import Journal
 

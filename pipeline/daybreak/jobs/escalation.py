@@ -32,7 +32,7 @@ from math import inf
 from typing import Any, Literal
 
 from daybreak import hooks
-from daybreak.contract.record_types import Placement, Rental
+from daybreak.contract.record_parts import Placement, Rental
 from daybreak.jobs import observed_job
 from daybreak.jobs.observed_job import ObservedJob, placements
 from daybreak.jobs.remaining_work import (

@@ -22,7 +22,7 @@ from math import exp, log
 from typing import Literal
 
 from daybreak.contract.formats import dollars, duration
-from daybreak.contract.record_types import Placement
+from daybreak.contract.record_parts import Placement
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import escalation
 from daybreak.jobs.cost_tracker import usd_per_hour

@@ -7,7 +7,8 @@ from math import exp, inf, log
 from typing import Literal
 
 from daybreak.contract.backend import LIVE, TICK_S, JobState
-from daybreak.contract.record_types import Placement, Plan, Rental
+from daybreak.contract.record_parts import Placement, Rental
+from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.heartbeats import Heartbeats

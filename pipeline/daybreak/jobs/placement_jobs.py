@@ -9,7 +9,8 @@ from pathlib import Path
 
 from daybreak.contract.backend import Backend, Job, LiveJob, label
 from daybreak.contract.errors import PipelineError
-from daybreak.contract.record_types import Placement, Plan, Rental
+from daybreak.contract.record_parts import Placement, Rental
+from daybreak.contract.record_types import Plan
 from daybreak.jobs.backend_job import job_of
 from daybreak.storage.home import Home
 

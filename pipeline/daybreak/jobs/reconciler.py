@@ -19,7 +19,8 @@ from daybreak.contract import clock as night_clock
 from daybreak.contract import records
 from daybreak.contract.backend import LIVE, TICK_S, Backend, Job, JobState, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.record_types import Placement, Plan, Taken, Training
+from daybreak.contract.record_parts import Placement, Taken
+from daybreak.contract.record_types import Plan, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, observed_job
 from daybreak.jobs.cost_tracker import CostTracker, spent_usd, usd_per_hour

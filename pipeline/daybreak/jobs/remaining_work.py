@@ -10,7 +10,7 @@ for the batches that the trainer would take there (`_growth`).
 from dataclasses import replace
 from math import exp, log
 
-from daybreak.contract.record_types import Placement
+from daybreak.contract.record_parts import Placement
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.heartbeats import LOW_USE

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Placement, Rental, Taken
+from daybreak.contract.record_parts import Placement, Rental, Taken
 from daybreak.storage.journal import Journal
 from daybreak.storage.request_journal import Request, RequestJournal
 

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine, Price
-from daybreak.contract.record_types import LOCAL, Profile, Strategy
+from daybreak.contract.record_parts import LOCAL, Strategy
+from daybreak.contract.record_types import Profile
 from daybreak.machines import fees, pricelist
 
 IMPLAUSIBLE = 1 / 3  # of what the slowest CPU of the catalog does a core: a busy machine was measured

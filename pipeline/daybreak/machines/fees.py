@@ -19,7 +19,7 @@ from importlib.resources import files
 from typing import Literal
 
 from daybreak.contract.machine import Charge
-from daybreak.contract.record_types import Strategy
+from daybreak.contract.record_parts import Strategy
 
 HOURS_A_MONTH = 730  # as the provider divides
 FEE, BOOT_DISK = "management fee", "boot disk"

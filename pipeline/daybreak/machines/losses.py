@@ -10,7 +10,7 @@ live, the extension `spot` says it instead.
 from dataclasses import dataclass
 from math import sqrt
 
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.contract.units import HOUR_S
 
 MEAN_TIME_TO_PREEMPTION_S = 16.9 * HOUR_S

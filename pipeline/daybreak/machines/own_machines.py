@@ -21,7 +21,7 @@ from pathlib import Path
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine, Price
-from daybreak.contract.record_types import LOCAL, Strategy
+from daybreak.contract.record_parts import LOCAL, Strategy
 from daybreak.machines import catalog
 
 NEEDED = ("name", "device", "num_devices", "vcpus", "memory_gb")

@@ -19,7 +19,7 @@ from typing import get_args
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Charge, Price
-from daybreak.contract.record_types import Strategy
+from daybreak.contract.record_parts import Strategy
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 REFRESHED = Path("var/prices.csv")  # under the home of the nights

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Price
-from daybreak.contract.record_types import LOCAL
+from daybreak.contract.record_parts import LOCAL
 from daybreak.machines import catalog, fees, pricelist
 from daybreak.machines.rates import Refreshed, rates, refreshed
 

@@ -32,7 +32,7 @@ from math import isfinite
 from typing import Any
 
 from daybreak.contract.machine import Charge, Machine, Price
-from daybreak.contract.record_types import Strategy
+from daybreak.contract.record_parts import Strategy
 from daybreak.machines.fees import HOURS_A_MONTH
 
 SOURCE = "Cloud Billing Catalog API"

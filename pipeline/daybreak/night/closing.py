@@ -14,7 +14,8 @@ from daybreak import warm_parent
 from daybreak.contract import clock, records
 from daybreak.contract.errors import LostLedger, NothingToDo, NotYet, PipelineError, sentence
 from daybreak.contract.formats import size
-from daybreak.contract.record_types import Approval, Champion, Event, Night, Release, Stop, Verdict, Version
+from daybreak.contract.record_parts import Event
+from daybreak.contract.record_types import Approval, Champion, Night, Release, Stop, Verdict, Version
 from daybreak.contract.sections import BackendPlug, LiveSections, NightParams, RegisterParams
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.jobs import reaper

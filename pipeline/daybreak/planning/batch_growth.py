@@ -6,7 +6,7 @@ differs is how many samples fit a pass, and how long an update takes.
 
 from math import ceil
 
-from daybreak.contract.record_types import Size
+from daybreak.contract.record_parts import Size
 from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.search import Candidate
 from daybreak.prediction.update_time import updates

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from daybreak import hooks
 from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import EVERY_UPDATE, Dataset, Profile, Rental, Strategy, Sync
+from daybreak.contract.record_parts import EVERY_UPDATE, Rental, Strategy, Sync
+from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.units import HOUR_S
 from daybreak.machines import catalog
 from daybreak.machines.pricelist import STRATEGIES

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from daybreak.contract.record_types import Option, Portion
+from daybreak.contract.record_parts import Option, Portion
 from daybreak.machines.startup import StartupPart
 from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.search import (

@@ -27,7 +27,8 @@ from math import sqrt
 from typing import Protocol
 
 from daybreak.contract.backend import TICK_S
-from daybreak.contract.record_types import Night, Placement, Pool
+from daybreak.contract.record_parts import Placement, Pool
+from daybreak.contract.record_types import Night
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import TrainingTask, Way, way_of
 from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, by_cost

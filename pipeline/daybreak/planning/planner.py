@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from daybreak import hooks
 from daybreak.contract.errors import DataError, PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Portion, Profile
+from daybreak.contract.record_parts import Portion
+from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Profile
 from daybreak.planning import fallback
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import TrainingTask, way_of

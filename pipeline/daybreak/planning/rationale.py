@@ -8,7 +8,8 @@ from dataclasses import replace
 from math import log
 
 from daybreak.contract.formats import count, dollars, duration
-from daybreak.contract.record_types import Night, Option, Plan, Sync
+from daybreak.contract.record_parts import Option, Sync
+from daybreak.contract.record_types import Night, Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from daybreak.contract import formats
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.prediction.costs import Estimate
 

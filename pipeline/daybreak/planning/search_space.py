@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Dataset, Night, Profile, Sync, Tuning
+from daybreak.contract.record_parts import Sync, Tuning
+from daybreak.contract.record_types import Dataset, Night, Profile
 from daybreak.machines import catalog
 from daybreak.planning.candidates import TrainingTask, Way, allowed, candidates, everything, hindrance
 from daybreak.planning.search import Candidate

@@ -17,7 +17,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import EVERY_UPDATE, Profile, Rental, Sync
+from daybreak.contract.record_parts import EVERY_UPDATE, Rental, Sync
+from daybreak.contract.record_types import Profile
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.losses import (
     checkpoint_interval_s,

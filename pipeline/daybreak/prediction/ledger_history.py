@@ -12,7 +12,8 @@ from datetime import timedelta
 
 from daybreak import hooks
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Night, Plan, Profile, Rental, Training
+from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_types import Night, Plan, Profile, Training
 from daybreak.machines import catalog
 from daybreak.machines.startup import IN_RUN_S, wait
 from daybreak.prediction.calibration import NIGHTS_AHEAD, CostCalibration, PastUpdateTime, ratio

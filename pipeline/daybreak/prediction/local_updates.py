@@ -21,7 +21,7 @@ since workers hear of everything when they average.
 from math import isfinite, log
 from typing import TYPE_CHECKING
 
-from daybreak.contract.record_types import Sync
+from daybreak.contract.record_parts import Sync
 from daybreak.machines.startup import Z90
 from daybreak.prediction.measurements import AVERAGED
 from daybreak.prediction.update_time import Updates

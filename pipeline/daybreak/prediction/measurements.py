@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from daybreak.contract.record_types import EVERY_UPDATE, Sync
+from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 
 AVERAGED = 3  # times the bytes of the gradients that an average sends: weights and two moments
 

@@ -21,7 +21,8 @@ from math import ceil, hypot, log
 from typing import TYPE_CHECKING
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import EVERY_UPDATE, Profile, Sync
+from daybreak.contract.record_parts import EVERY_UPDATE, Sync
+from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import HEADROOM, PAGE_CACHE
 from daybreak.machines.startup import Z90, StartupPart
 from daybreak.prediction.calibration import CostCalibration, Update, nothing

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.contract.workload import Workload
 from daybreak.training import sample_order

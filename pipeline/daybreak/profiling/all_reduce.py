@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Line
+from daybreak.contract.record_parts import Line
 from daybreak.profiling import line_fit
 from daybreak.profiling.bounds import NETWORK
 

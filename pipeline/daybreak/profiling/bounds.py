@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from daybreak.contract.record_types import Line
+from daybreak.contract.record_parts import Line
 from daybreak.machines.catalog import HEADROOM
 
 Bound = Literal["io", "compute", "memory"]

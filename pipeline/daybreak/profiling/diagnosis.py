@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import is_out_of_memory
-from daybreak.contract.record_types import Line, Tuning
+from daybreak.contract.record_parts import Line, Tuning
 from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.contract.workload import ARRAYS, Workload
 from daybreak.machines import this_machine

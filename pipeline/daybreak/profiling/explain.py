@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from daybreak.contract.formats import count, duration, operations, percent, quantity, size
-from daybreak.contract.record_types import Profile, Remedy
+from daybreak.contract.record_parts import Remedy
+from daybreak.contract.record_types import Profile
 from daybreak.machines import contention
 from daybreak.profiling.remedies import IN_RAM, NOT_TRIED
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from daybreak import hooks
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, is_out_of_memory
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import Batch, Workload
 from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from daybreak.contract.record_types import Line
+from daybreak.contract.record_parts import Line
 
 Bound = Literal["io", "compute", "memory"]
 COMPILE_S, COMPILE_LAYER_S = 15.0, 1.5  # to compile a model, and each of its layers (ResNet-18: 90 s)

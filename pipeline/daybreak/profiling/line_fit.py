@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from daybreak.contract.record_types import Line
+from daybreak.contract.record_parts import Line
 
 Array = NDArray[np.float64]
 

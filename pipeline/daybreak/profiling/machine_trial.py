@@ -18,7 +18,7 @@ from daybreak.contract.backend import Backend
 from daybreak.contract.errors import JobError
 from daybreak.contract.formats import dollars, duration, operations, percent, size
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Check, Record, Rental
+from daybreak.contract.record_parts import Check, Record, Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.profiling import short_job
 from daybreak.storage.home import Home

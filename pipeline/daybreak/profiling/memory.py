@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import JobError, ParamsError, PipelineError, PlanError, is_out_of_memory
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import Workload
 from daybreak.machines import this_machine
 

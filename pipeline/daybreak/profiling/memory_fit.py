@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from daybreak.contract.errors import ParamsError, PlanError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.contract.workload import Workload
 from daybreak.machines.catalog import HEADROOM

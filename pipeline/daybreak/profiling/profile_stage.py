@@ -27,7 +27,8 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import DataError, JobError, ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Dataset, Night, Profile, Record, Rental
+from daybreak.contract.record_parts import Record, Rental
+from daybreak.contract.record_types import Dataset, Night, Profile
 from daybreak.contract.sections import ProfileParams, TrainParams, WorkloadPlug
 from daybreak.contract.workload import ARRAYS, Batch, Workload
 from daybreak.machines import contention, this_machine

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Line, Profile, Remedy, Strategy, Tuning
+from daybreak.contract.record_parts import Line, Remedy, Strategy, Tuning
+from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import HEADROOM, PAGE_CACHE, rented
 from daybreak.profiling.job_facts import COMPILE_S, Bound, JobFacts
 

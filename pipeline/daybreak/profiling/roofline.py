@@ -49,7 +49,7 @@ import torch
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.contract.formats import percent
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 from daybreak.machines import contention, this_machine
 from daybreak.machines.this_machine import KEPT, KEPT_DISTURBED, facts_digest, fingerprint
 from daybreak.storage.home import Home

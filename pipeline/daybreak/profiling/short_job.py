@@ -11,7 +11,7 @@ from daybreak.contract import code_path
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
 

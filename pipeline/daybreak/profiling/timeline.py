@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.contract.workload import Batch, Workload
 from daybreak.profiling.ab_timing import NOTHING, Variant, as_in_training

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Remedy, Tuning
+from daybreak.contract.record_parts import Remedy, Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.machines import this_machine
 from daybreak.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates

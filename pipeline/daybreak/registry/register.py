@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.record_types import (
-    Champion,
-    Dataset,
-    Evaluation,
-    Night,
-    Plan,
-    Training,
-    Version,
-)
+from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Plan, Training, Version
 from daybreak.contract.sections import RegisterParams, TrainParams, WorkloadPlug
 from daybreak.registry import aliases, description, packaging
 from daybreak.registry.lineage import ingredients, lineage, tags_of

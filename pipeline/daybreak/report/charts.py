@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from daybreak.contract import formats
-from daybreak.contract.record_types import Trend
+from daybreak.contract.record_parts import Trend
 from daybreak.contract.units import HOUR_S
 from daybreak.report.night_rows import NightRow
 from daybreak.report.svg import ACCENT, FILL, INK, MUTED, PAPER, RULE, WIDTH, inline, styled

@@ -11,7 +11,8 @@ from typing import Any
 
 from daybreak.contract import formats
 from daybreak.contract.formats import count, duration, operations, percent, size
-from daybreak.contract.record_types import Check, Event, Expectation, Plan, Profile, Report, Training
+from daybreak.contract.record_parts import Check, Event, Expectation
+from daybreak.contract.record_types import Plan, Profile, Report, Training
 from daybreak.prediction import scorecard
 from daybreak.profiling.explain import BOUNDS, MEANING
 from daybreak.registry import approval

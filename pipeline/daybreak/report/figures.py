@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 from daybreak.contract import formats
-from daybreak.contract.record_types import Drift, Line, Plan, Verdict
+from daybreak.contract.record_parts import Drift, Line
+from daybreak.contract.record_types import Plan, Verdict
 from daybreak.report import charts
 from daybreak.report.night_rows import NightRow, row_of
 from daybreak.report.standing import Standing

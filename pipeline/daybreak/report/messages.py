@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from daybreak.contract.formats import duration, one_line
-from daybreak.contract.record_types import Event, EventKind
+from daybreak.contract.record_parts import Event, EventKind
 
 
 def message(event: Event, links: Mapping[str, str], *, night: str, now: datetime) -> str:

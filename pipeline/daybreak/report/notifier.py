@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 
 from daybreak.contract import formats, records
 from daybreak.contract.errors import DataError, PipelineError
-from daybreak.contract.record_types import Event, Record
+from daybreak.contract.record_parts import Event, Record
 from daybreak.contract.sections import NotifyEvent, NotifyParams
 from daybreak.report import messages
 from daybreak.storage import events

@@ -8,7 +8,8 @@ from typing import Literal
 
 from daybreak.contract import records
 from daybreak.contract.formats import count, effect, percent
-from daybreak.contract.record_types import Epoch, Live, Verdict
+from daybreak.contract.record_parts import Epoch, Live
+from daybreak.contract.record_types import Verdict
 from daybreak.jobs.heartbeats import LOW_USE
 from daybreak.registry import approval
 from daybreak.storage.ledger import Entry

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
 from daybreak.contract import formats
-from daybreak.contract.record_types import Night, Option, Plan, Portion
+from daybreak.contract.record_parts import Option, Portion
+from daybreak.contract.record_types import Night, Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.report.charts import canvas, rows_of
 from daybreak.report.svg import ACCENT, FILL, INK, MUTED, PAPER, inline, styled

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from daybreak.contract.record_types import Evaluation, Slice
+from daybreak.contract.record_parts import Slice
+from daybreak.contract.record_types import Evaluation
 
 Z = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 _FACTS = ("champion_has_seen", "num_not_finite")  # metrics that are not about a model

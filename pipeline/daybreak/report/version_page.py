@@ -8,7 +8,8 @@ paragraph (daybreak/registry/description.py).
 from collections.abc import Iterable, Mapping
 
 from daybreak.contract import formats, records
-from daybreak.contract.record_types import Evaluation, Live, Verdict, Version
+from daybreak.contract.record_parts import Live
+from daybreak.contract.record_types import Evaluation, Verdict, Version
 from daybreak.prediction import scorecard
 from daybreak.registry import aliases
 from daybreak.registry import approval as approvals

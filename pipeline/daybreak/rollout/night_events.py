@@ -16,16 +16,8 @@ from typing import Literal
 from daybreak.contract import clock, records
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import dollars, duration, one_line, quantity, short_id, size
-from daybreak.contract.record_types import (
-    Approval,
-    Event,
-    EventKind,
-    Events,
-    Night,
-    Release,
-    Stop,
-    Verdict,
-)
+from daybreak.contract.record_parts import Event, EventKind
+from daybreak.contract.record_types import Approval, Events, Night, Release, Stop, Verdict
 from daybreak.registry import approval as approvals
 from daybreak.storage import branch, events, ledger, night_folders
 from daybreak.storage.home import Home

@@ -7,16 +7,7 @@ by the next call, or by the next `watch`.
 
 from daybreak.contract import clock
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.record_types import (
-    Approval,
-    Champion,
-    Events,
-    Night,
-    Refit,
-    Release,
-    Verdict,
-    Version,
-)
+from daybreak.contract.record_types import Approval, Champion, Events, Night, Refit, Release, Verdict, Version
 from daybreak.contract.sections import TrainParams, WorkloadPlug
 from daybreak.registry import aliases
 from daybreak.registry import approval as approvals

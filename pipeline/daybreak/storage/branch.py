@@ -19,7 +19,8 @@ from pathlib import Path
 from daybreak.contract import clock, records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import one_line
-from daybreak.contract.record_types import Night, Record
+from daybreak.contract.record_parts import Record
+from daybreak.contract.record_types import Night
 from daybreak.contract.records import R
 from daybreak.storage import signatures
 from daybreak.storage.checkout import git

@@ -18,7 +18,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_types import Erasure
+from daybreak.contract.record_parts import Erasure
 from daybreak.contract.records import replace_bytes
 from daybreak.contract.table import code, spellings
 from daybreak.storage import branch, ledger_notes

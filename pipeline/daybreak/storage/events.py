@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Event, Events
+from daybreak.contract.record_parts import Event
+from daybreak.contract.record_types import Events
 from daybreak.storage.journal import alone
 
 AGAIN = ("failed", "rolled back", "alarm")

@@ -15,6 +15,7 @@ from typing import Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.contract.record_parts import Event
 from daybreak.contract.record_types import (
     OF_A_NIGHT,
     Approval,
@@ -22,7 +23,6 @@ from daybreak.contract.record_types import (
     Champion,
     Dataset,
     Evaluation,
-    Event,
     Events,
     Hold,
     Night,

@@ -13,7 +13,8 @@ from pathlib import Path
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import one_line
-from daybreak.contract.record_types import Erasure, Note
+from daybreak.contract.record_parts import Erasure
+from daybreak.contract.record_types import Note
 from daybreak.storage import branch
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 from daybreak.storage.journal import Journal
 
 

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
-from daybreak.contract.record_types import Size
+from daybreak.contract.record_parts import Size
 from daybreak.training.learning_rate import Rule
 from daybreak.training.loss_watch import LossWatch
 from daybreak.training.noise import Noise

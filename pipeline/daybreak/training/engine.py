@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from daybreak.contract.record_types import EVERY_UPDATE, Sync, Tuning
+from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.workload import Workload
 from daybreak.training.accumulation import Accumulation
 from daybreak.training.checkpoint import TrainingState

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import LOCAL
+from daybreak.contract.record_parts import LOCAL
 
 MACHINE, GPUS = "DAYBREAK_MACHINE", "DAYBREAK_GPUS"  # environment variables: its name; "1 x L4" or unset
 CHIPS = "DAYBREAK_CHIPS"  # of a TPU machine: how many it has

@@ -23,7 +23,7 @@ from torch import nn
 from daybreak import hooks
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.machines import this_machine
 from daybreak.storage.home import Home
 from daybreak.training.sample_order import Indices

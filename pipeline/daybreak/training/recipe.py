@@ -8,19 +8,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from daybreak.contract.record_types import (
-    EVERY_UPDATE,
-    Champion,
-    Dataset,
-    Epoch,
-    Night,
-    Placement,
-    Record,
-    Rental,
-    Size,
-    Sync,
-    Tuning,
-)
+from daybreak.contract.record_parts import EVERY_UPDATE, Epoch, Placement, Record, Rental, Size, Sync, Tuning
+from daybreak.contract.record_types import Champion, Dataset, Night
 from daybreak.contract.records import digest
 from daybreak.contract.workload import ARRAYS, STATE
 from daybreak.storage.source_code import source_digest

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Epoch
+from daybreak.contract.record_parts import Epoch
 from daybreak.training.sample_order import MASK, PART, Indices, indices, keys, mixed
 
 DOMAIN = 0x6C6564676572  # separates these keys from those of the order

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset, default_collate
 
 from daybreak import hooks
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import Batch, State, Workload, make_model
 from daybreak.training.column_files import ColumnFiles, DaySamples
 from daybreak.training.learning_rate import Kind

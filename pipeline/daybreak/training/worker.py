@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from daybreak import hooks
 from daybreak.contract import clock, disk, records
 from daybreak.contract.errors import DataError, JobError, NotFinite, PipelineError
-from daybreak.contract.record_types import Epoch
+from daybreak.contract.record_parts import Epoch
 from daybreak.contract.sections import Plug
 from daybreak.contract.workload import STATE
 from daybreak.storage import jsonl

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag, BagFolder, Event
 from daybreak.extensions.bag.state import BagState

@@ -16,7 +16,7 @@ import pytest
 from daybreak.backends.local import Local
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import LOCAL, Rental
+from daybreak.contract.record_parts import LOCAL, Rental
 from daybreak.extensions.bag.dispatcher import BagOutcome, Dispatcher, Setup
 from daybreak.extensions.bag.folder import BAGS, Bag
 from daybreak.extensions.bag.state import BagState

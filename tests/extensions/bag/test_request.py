@@ -11,7 +11,7 @@ from daybreak.backends.several import Several
 from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import LOCAL, Rental
+from daybreak.contract.record_parts import LOCAL, Rental
 from daybreak.extensions.bag.dispatcher import Dispatcher
 from daybreak.extensions.bag.folder import BAGS, Bag, BagFolder
 from daybreak.extensions.bag.request import BagRequest, dispatcher

@@ -12,7 +12,7 @@ from torch.nn import functional
 from daybreak import hooks
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.extensions.band_limits.band_limited import (
     BandLimitedConv1d,
     BandLimitedConv2d,

@@ -12,7 +12,8 @@ import pytest
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, ReleaseError
-from daybreak.contract.record_types import Check, Night
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Night
 from daybreak.contract.sections import Params
 from daybreak.data import casts, source
 from daybreak.examples.demand.demand import Demand
@@ -96,7 +97,7 @@ def test_seven_nights_read_all_of_the_cache_whatever_was_rolled_back_between(
         flip_a_bit(dvc_cache.path_of(Home.here(), digest))  # so that each is named when it is read
     for number in range(2, 9):
         close(number, after=branch.newest_entry(Home.here()), release=release_of(number))
-        _reread(Home.here(), settings)
+        _reread(Home.here(), settings.night)
         if number % 2:
             rolling_back(to=number - 1).commit()
     assert {digest for digest in digests if digest in caplog.text} == {*digests}
@@ -282,7 +283,7 @@ def test_a_night_tells_people_of_what_its_share_shows(
     text = (repository / "params.yaml").read_text() + f"notify: {{command: 'cat >> {heard}'}}\n"
     (repository / "params.yaml").write_text(text)
     flip_a_bit(DAY)
-    often = settings.model_copy(update={"night": settings.night.model_copy(update={"reread_nights": 1})})
+    often = settings.night.model_copy(update={"reread_nights": 1})
     publisher.publish_alarm(Home.here(), _reread(Home.here(), often))
     assert "1 files have rotted" in heard.read_text()
     assert "daybreak repair" in heard.read_text()

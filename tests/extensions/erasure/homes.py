@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 
 from daybreak import runner
 from daybreak.contract import params, records
-from daybreak.contract.record_types import Dataset, Night, Plan, Rental, Training, Tuning, Verdict
+from daybreak.contract.record_parts import Rental, Tuning
+from daybreak.contract.record_types import Dataset, Night, Plan, Training, Verdict
 from daybreak.contract.sections import Params
 from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
 from daybreak.data.partitions import PART

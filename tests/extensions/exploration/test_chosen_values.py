@@ -12,16 +12,8 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import params, records
-from daybreak.contract.record_types import (
-    Champion,
-    Chosen,
-    Dataset,
-    Evaluation,
-    Night,
-    Plan,
-    Rental,
-    Training,
-)
+from daybreak.contract.record_parts import Chosen, Rental
+from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Plan, Training
 from daybreak.contract.sections import Params
 from daybreak.extensions.exploration import chosen_values
 from daybreak.registry.lineage import recipe

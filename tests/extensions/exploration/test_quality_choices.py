@@ -8,7 +8,7 @@ from math import inf, log2
 import numpy as np
 import pytest
 
-from daybreak.contract.record_types import Chosen
+from daybreak.contract.record_parts import Chosen
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.extensions.exploration.learning_curve import QualityNight
 from daybreak.extensions.exploration.quality import MOST_TRIES

@@ -12,7 +12,8 @@ from sklearn.metrics import log_loss
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, ReleaseError
-from daybreak.contract.record_types import Evaluation, Judged, LiveMetric
+from daybreak.contract.record_parts import Judged, LiveMetric
+from daybreak.contract.record_types import Evaluation
 from daybreak.contract.sections import GateParams
 from daybreak.evaluation.scoring import live_metrics
 from daybreak.extensions.live_test.forecast import volume

@@ -16,13 +16,8 @@ import pytest
 from daybreak.contract import clock, params, records
 from daybreak.contract.clock import Clock
 from daybreak.contract.errors import NothingToDo, NotYet
-from daybreak.contract.record_types import (
-    Evaluation,
-    Live,
-    LiveMetric,
-    Night,
-    Verdict,
-)
+from daybreak.contract.record_parts import Live, LiveMetric
+from daybreak.contract.record_types import Evaluation, Night, Verdict
 from daybreak.contract.sections import Params
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test import live_test

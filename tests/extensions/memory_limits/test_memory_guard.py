@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from daybreak import hooks
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.extensions.band_limits.band_limited import BandLimitedConv1d
 from daybreak.extensions.memory_limits.memory_guard import LOOK_EVERY_S, MemoryGuard, ShortOfMemory
 from daybreak.training.engine import TorchEngine

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import daybreak
-from daybreak.contract.record_types import Evaluation, Slice
+from daybreak.contract.record_parts import Slice
+from daybreak.contract.record_types import Evaluation
 from daybreak.extensions.notebooks import opened
 from tests.architecture import ROOT
 from tests.conftest import make_repository

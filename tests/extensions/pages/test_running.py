@@ -13,7 +13,8 @@ import pytest
 from daybreak import cli
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_types import Plan, Taken, Verdict
+from daybreak.contract.record_parts import Taken
+from daybreak.contract.record_types import Plan, Verdict
 from daybreak.extensions.pages import open_nights, running
 from daybreak.extensions.pages.board import running_rows
 from daybreak.extensions.pages.live import RunningPage, part

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.backend import TICK_S
-from daybreak.contract.record_types import Placement, Plan, Portion, Rental
+from daybreak.contract.record_parts import Placement, Portion, Rental
+from daybreak.contract.record_types import Plan
 from daybreak.extensions.spot.states import Place
 from daybreak.extensions.spot.steering import _capacity, place, zone_of
 from daybreak.jobs import observed_job

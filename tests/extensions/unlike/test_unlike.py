@@ -9,7 +9,8 @@ import pytest
 
 from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Plan, Pool, Rental
+from daybreak.contract.record_parts import Pool, Rental
+from daybreak.contract.record_types import Plan
 from daybreak.contract.records import dumps, loads
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.extensions.unlike.unlike import _counts, _may_meet, cheaper, divided, joined

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from daybreak.backends.faults import fault_sentence
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.vertex.error_codes import FAULTS, classify, is_device_quota
 
 RENTAL = Rental(

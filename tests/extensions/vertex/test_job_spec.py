@@ -14,7 +14,7 @@ from daybreak.backends.place import SLACK_S, Refused, left_s, machines_of
 from daybreak.contract.backend import Job, OutOfTime, label
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Pool
+from daybreak.contract.record_parts import Pool
 from daybreak.extensions.vertex.job_spec import VertexSite, custom_job, disk_bytes_per_s
 from daybreak.machines.catalog import rented
 from daybreak.training import gpus

@@ -42,7 +42,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Sync, Tuning
+from daybreak.contract.record_parts import Sync, Tuning
 from daybreak.extensions.threads.thread_policy import ThreadTiming, pays
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine, UpdateResult

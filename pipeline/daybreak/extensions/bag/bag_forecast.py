@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.formats import duration
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 from daybreak.extensions.bag.reuse import Reuse
 from daybreak.extensions.spot.hazard import LONGEST_S
 from daybreak.extensions.spot.survival import Lifetime, draw_s, survival

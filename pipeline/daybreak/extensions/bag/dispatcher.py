@@ -27,7 +27,7 @@ from daybreak.contract.backend import LIVE, Backend, Job
 from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import counted
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Record, Rental
+from daybreak.contract.record_parts import Record, Rental
 from daybreak.extensions.bag.bag_forecast import BagForecast, BagScenario, forecast
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag

@@ -17,7 +17,7 @@ from typing import Any
 
 from daybreak.contract import clock, records
 from daybreak.contract.backend import label
-from daybreak.contract.record_types import Record, Rental
+from daybreak.contract.record_parts import Record, Rental
 from daybreak.extensions.bag.state import BagState
 from daybreak.jobs.reaper import JobOwner
 from daybreak.storage import jsonl

@@ -17,7 +17,7 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.bag.dispatcher import POLL_REMOTE_S, POLL_S, Dispatcher, Setup, lifetime_of
 from daybreak.extensions.bag.folder import BAGS, Bag, BagFolder
 from daybreak.extensions.bag.reuse import Runs, mean_s

@@ -25,7 +25,7 @@ from pathlib import Path
 from daybreak.backends.place import RetryPolicy
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Record
+from daybreak.contract.record_parts import Record
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag, Event
 from daybreak.extensions.bag.reuse import Reuse

@@ -14,7 +14,8 @@ from ruamel.yaml import YAML
 
 from daybreak.contract import forms, records
 from daybreak.contract.errors import NotYet, PipelineError, ReleaseError, sentence
-from daybreak.contract.record_types import Approval, Check, Night, Refit, Release, Verdict, Version
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Approval, Night, Refit, Release, Verdict, Version
 from daybreak.contract.sections import Params
 from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy, rot

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError
-from daybreak.contract.record_types import Check
+from daybreak.contract.record_parts import Check
 from daybreak.contract.sections import Params
 from daybreak.registry import aliases, carried_code
 from daybreak.rollout.rollback import promotion_of, steps_back

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from daybreak.contract import disk, records
 from daybreak.contract.errors import PipelineError, ReleaseError, sentence
-from daybreak.contract.record_types import Check, Version
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Version
 from daybreak.contract.sections import Params
 from daybreak.contract.table import Table
 from daybreak.data import ingest

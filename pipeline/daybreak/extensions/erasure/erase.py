@@ -22,7 +22,8 @@ from pathlib import Path
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
-from daybreak.contract.record_types import Dataset, Erasure, Night
+from daybreak.contract.record_parts import Erasure
+from daybreak.contract.record_types import Dataset, Night
 from daybreak.contract.sections import Params
 from daybreak.contract.table import code, spellings
 from daybreak.data import prepare

@@ -11,7 +11,8 @@ from typing import Any
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Champion, Chosen, Night
+from daybreak.contract.record_parts import Chosen
+from daybreak.contract.record_types import Champion, Night
 from daybreak.contract.sections import Params, WorkloadPlug
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.learning_curve import QualityNight

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from daybreak.contract.record_types import EVERY_UPDATE, Sync
+from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.trials import CERTAIN, Trial, trial_of
 from daybreak.planning.candidates import TrainingTask

@@ -18,7 +18,7 @@ from functools import cached_property
 from math import log
 from typing import TYPE_CHECKING
 
-from daybreak.contract.record_types import Chosen
+from daybreak.contract.record_parts import Chosen
 from daybreak.prediction.efficiency import ANOTHER_MODEL, Reached, theory, within
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from math import inf
 from statistics import median_high
 
 from daybreak.contract.formats import dollars, duration
-from daybreak.contract.record_types import Chosen
+from daybreak.contract.record_parts import Chosen
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.learning_curve import Gain, LearningCurve, QualityNight, length_of
 from daybreak.extensions.exploration.quality import MOST_TRIES

@@ -21,16 +21,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import NotYet, PlanError
 from daybreak.contract.formats import duration
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import (
-    Approval,
-    Night,
-    Plan,
-    Profile,
-    Refit,
-    Release,
-    Training,
-    Verdict,
-)
+from daybreak.contract.record_types import Approval, Night, Plan, Profile, Refit, Release, Training, Verdict
 from daybreak.contract.sections import PlanSections
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.fleets.sharing import EveningDemand, Share, Way, divide

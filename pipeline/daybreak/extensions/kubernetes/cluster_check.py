@@ -14,7 +14,7 @@ from daybreak.backends.staging import writable
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Rental
+from daybreak.contract.record_parts import Rental
 from daybreak.extensions.kubernetes import manifest, node_labels, pod_status
 from daybreak.extensions.kubernetes.cluster_api import JOBSET_VERBS, KUEUE, ClusterApi
 from daybreak.extensions.kubernetes.manifest import JOBSET, JobTemplate, KubernetesSite, MachineGroup

@@ -12,12 +12,12 @@ from datetime import UTC, date, datetime
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
+from daybreak.contract.record_parts import Record
 from daybreak.contract.record_types import (
     Batch,
     Champion,
     Dataset,
     Night,
-    Record,
     Refit,
     Release,
     Report,

@@ -6,7 +6,7 @@ end in a take.
 
 Predictions of rows are scored by the workload's first metric of single samples: each user meets one model
 only, so that a metric of a set, such as the area under a curve, would compare rows of different users
-(`LiveMetric` in daybreak/contract/record_types.py). The score of a user is the mean over all rows with a
+(`LiveMetric` in daybreak/contract/record_parts.py). The score of a user is the mean over all rows with a
 label, negated where lower is better. A row without a label is left out, and so is a user without any label; a
 guardrail checks that both arms miss the same share of labels.
 

@@ -21,16 +21,8 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
-from daybreak.contract.record_types import (
-    Champion,
-    Evaluation,
-    Live,
-    LiveMetric,
-    Night,
-    Release,
-    Verdict,
-    Version,
-)
+from daybreak.contract.record_parts import Live, LiveMetric
+from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.contract.sections import GateParams, LiveSections, Plug
 from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.extensions.live_test import forecast, own_serving, ramp

@@ -32,7 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract.formats import percents
-from daybreak.contract.record_types import Action, Check
+from daybreak.contract.record_parts import Check
+from daybreak.contract.record_types import Action
 from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
 from daybreak.extensions.live_test.looks import Looks
 from daybreak.extensions.live_test.observations import Observation, ObservationLog

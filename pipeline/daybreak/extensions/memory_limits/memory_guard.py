@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.extensions.memory_limits.free_memory import FreeMemory
 from daybreak.extensions.memory_limits.memory_policy import MemoryPolicy, PassSetting, pass_settings
 from daybreak.training.tuning import band_limit, blocks, keep_activations, limitable, recompute

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from daybreak.contract import formats
-from daybreak.contract.record_types import Night, Plan, Taken
+from daybreak.contract.record_parts import Taken
+from daybreak.contract.record_types import Night, Plan
 from daybreak.jobs import observed_job
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.remaining_work import forecast

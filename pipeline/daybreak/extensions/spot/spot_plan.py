@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from daybreak.contract.record_types import Plan, Profile, SpotOutlook
+from daybreak.contract.record_parts import SpotOutlook
+from daybreak.contract.record_types import Plan, Profile
 from daybreak.extensions.spot.hazard import PRIOR, Hazard, saves
 from daybreak.extensions.spot.steering import on_demand
 from daybreak.extensions.spot.worst_case import worst_case

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from daybreak.contract.backend import TICK_S
-from daybreak.contract.record_types import Placement, Plan, Rental
+from daybreak.contract.record_parts import Placement, Rental
+from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.spot.policies import decide
 from daybreak.extensions.spot.states import CapacityHistory, Place, SpotState, Zone

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from daybreak.contract.errors import NotFinite, ParamsError
-from daybreak.contract.record_types import Tuning
+from daybreak.contract.record_parts import Tuning
 from daybreak.extensions.threads.asynchronous_workers import BatchPart, Done, Gradient, Processes, WorkerPool
 from daybreak.extensions.threads.shared_weights import SharedWeights
 from daybreak.extensions.threads.thread_policy import (

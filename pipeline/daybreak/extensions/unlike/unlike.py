@@ -30,7 +30,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import EVERY_UPDATE, Pool, Rental
+from daybreak.contract.record_parts import EVERY_UPDATE, Pool, Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.planning.candidates import TrainingTask, hindrance
 from daybreak.planning.search import Candidate, PlanChoice, PlanLimits

@@ -17,7 +17,7 @@ from daybreak.contract.backend import Job, label
 from daybreak.contract.code_path import AT_HOME
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Strategy
+from daybreak.contract.record_parts import Strategy
 from daybreak.training import gpus
 
 STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}

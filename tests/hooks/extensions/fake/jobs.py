@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from daybreak.contract.record_types import Chosen, Night, Placement, Plan
+from daybreak.contract.record_parts import Chosen, Placement
+from daybreak.contract.record_types import Night, Plan
 from daybreak.jobs.observed_job import ObservedJob
 from daybreak.jobs.reaper import JobOwner
 from daybreak.planning.search import Candidate, PlanChoice
