@@ -8,6 +8,7 @@ a remedy that needs another machine names it; remedies that affect the quality o
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, get_args
 
 from daybreak.contract.machine import Machine
@@ -96,66 +97,67 @@ def offers(job: JobFacts) -> tuple[Offer, ...]:
 
 
 def _io(job: JobFacts) -> Iterator[Offer]:
-    reads = job.reads
-    again = job.load_share * job.again_share
-    room = 0 < reads.columns_bytes <= reads.memory_bytes
-    why = (
-        f"{reads.columns_bytes / 1e6:,.0f} MB of columns in memory, "
-        f"filled in the first epoch of {job.epochs:g}"
-        + (f", {1 - reads.new_share:.0%} of them from files of earlier nights" if reads.new_share < 1 else "")
-        if room
-        else "samples differ in shape or from time to time, so they cannot be kept"
-        if not reads.columns_bytes
-        else f"{reads.columns_bytes / 1e9:.1f} GB are too much to keep in memory"
-    )
-    kept = {"in_memory": True}
-    whole = reads.whole_batches
-    if not whole and not reads.draws and not (room and again):
-        why += "; what `features` makes of rows is kept as columns over the nights, each partition once"
-        why += ", as are the samples of a data set with `days`"
-    yield _offer(
-        job,
-        "io",
-        STORED,
-        gain=again if room and not whole else 0.0,
-        change=kept,
-        note="whole batches are read already" if whole else f"samples are read one by one; {why}",
-    )
-    if (waits := job.load_share * reads.waited_share) >= LEAST_GAIN and not (room and again):
-        yield _offer(job, "io", IN_RAM, gain=waits, note=_faster_storage(job, waits))
-    else:
-        yield _offer(
-            job,
-            "io",
-            IN_RAM,
-            gain=again if room and whole else 0.0,
-            change=kept,
-            note=why if whole else "memory is tried by the remedy above",
-        )
+    offer, reads, device = partial(_offer, job, "io"), job.reads, job.device
+    yield from _kept_in_memory(job)
     load_s, step_s = job.load_s(job.batch_size), job.step_s(job.batch_size)
-    number = job.device.num_cores if reads.draws else MANY_LOADERS[0] if load_s > step_s else 1
+    number = device.num_cores if reads.draws else MANY_LOADERS[0] if load_s > step_s else 1
     kind = "process(es)" if reads.draws else "loader(s)"
-    yield _offer(
-        job,
-        "io",
+    yield offer(
         "parallelise the reads",
         gain=_saved(max(load_s / number, step_s), job.total_s),
         change={"num_loaders": number, "loader_processes": reads.draws},
-        note=f"{number} {kind} ahead of the step"
-        + (", if it leaves them a core" if job.device.on_cpu else ""),
+        note=f"{number} {kind} ahead of the step" + (", if it leaves them a core" if device.on_cpu else ""),
     )
     copied_s = reads.batch_bytes / PAGEABLE - reads.batch_bytes / LOCKED
-    yield _offer(
-        job,
-        "io",
+    yield offer(
         "pinned memory",
         change={"pinned": True},
-        gain=0.0 if job.device.on_cpu or not job.total_s else min(1.0, copied_s / job.total_s),
+        gain=0.0 if device.on_cpu or not job.total_s else min(1.0, copied_s / job.total_s),
         note="there is no copy to the device"
-        if job.device.on_cpu
+        if device.on_cpu
         else "the accelerator copies batches by itself",
     )
     yield _smaller_batch(job, "io")
+
+
+def _kept_in_memory(job: JobFacts) -> Iterator[Offer]:
+    """Yields the two remedies for reads that are repeated: columns of samples, or arrays, in memory."""
+    offer, reads = partial(_offer, job, "io"), job.reads
+    whole, again = reads.whole_batches, job.load_share * job.again_share
+    room = 0 < reads.columns_bytes <= reads.memory_bytes
+    why, change = _why_kept(job, room=room), {"in_memory": True}
+    if not whole and not reads.draws and not (room and again):
+        why += "; what `features` makes of rows is kept as columns over the nights, each partition once"
+        why += ", as are the samples of a data set with `days`"
+    yield offer(
+        STORED,
+        gain=again if room and not whole else 0.0,
+        change=change,
+        note="whole batches are read already" if whole else f"samples are read one by one; {why}",
+    )
+    if (waits := job.load_share * reads.waited_share) >= LEAST_GAIN and not (room and again):
+        yield offer(IN_RAM, gain=waits, note=_faster_storage(job, waits))
+        return
+    yield offer(
+        IN_RAM,
+        gain=again if room and whole else 0.0,
+        change=change,
+        note=why if whole else "memory is tried by the remedy above",
+    )
+
+
+def _why_kept(job: JobFacts, *, room: bool) -> str:
+    """Returns whether samples can be kept in memory, and why."""
+    reads = job.reads
+    if not reads.columns_bytes:
+        return "samples differ in shape or from time to time, so they cannot be kept"
+    if not room:
+        return f"{reads.columns_bytes / 1e9:.1f} GB are too much to keep in memory"
+    earlier = f", {1 - reads.new_share:.0%} of them from files of earlier nights"
+    return (
+        f"{reads.columns_bytes / 1e6:,.0f} MB of columns in memory, "
+        f"filled in the first epoch of {job.epochs:g}{earlier if reads.new_share < 1 else ''}"
+    )
 
 
 def _faster_storage(job: JobFacts, waits: float) -> str:
@@ -175,54 +177,7 @@ def _faster_storage(job: JobFacts, waits: float) -> str:
 
 
 def _compute(job: JobFacts) -> Iterator[Offer]:
-    device, step, model = job.device, job.step, job.model
-    faster = (
-        0.5 if not device.bfloat16_flops_per_s else _saved(device.flops_per_s, device.bfloat16_flops_per_s)
-    )
-    if not device.on_cpu:  # on an accelerator flops_per_s is already that of bfloat16
-        faster = 0.5
-    yield _offer(
-        job,
-        "compute",
-        "bfloat16",
-        gain=job.compute_share * faster,
-        change={"precision": "bfloat16"},
-        tolerance=0.02,
-        note="products in bfloat16; losses of the first updates within 2 %",
-    )
-    launches = LAUNCHES * step.dispatch_share
-    yield _offer(
-        job,
-        "compute",
-        COMPILED_MODEL,
-        gain=max(COMPILED, launches) * (1 - job.load_share),
-        change={"compiled": True},
-        tolerance=1e-3,
-        extra_s=model.compile_s,
-        note="torch.compile" + ("; it merges operators that are too small" if launches > COMPILED else ""),
-    )
-    yield _offer(
-        job,
-        "compute",
-        "fused optimizer",
-        change={"fused": True},
-        tolerance=1e-3,
-        gain=(1 - job.load_share) * step.optimizer_share / 2 if model.fusible else 0.0,
-        note=f"the optimizer takes {step.optimizer_share:.0%} of the step"
-        if model.fusible
-        else "torch has no kernel for the whole update of this optimizer",
-    )
-    yield _offer(
-        job,
-        "compute",
-        "channels last",
-        change={"channels_last": True},
-        tolerance=1e-3,
-        gain=REORDERED * (1 - job.load_share) if model.images else 0.0,
-        note="images in memory as convolutions read them"
-        if model.images
-        else "the model convolves no images",
-    )
+    yield from _faster_kernels(job)
     for name, machine in _faster(job).items():
         yield _offer(
             job,
@@ -233,35 +188,77 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
             if machine
             else "no machine of the catalog is faster for this job",
         )
-    yield _offer(
-        job,
-        "compute",
+    yield from _less_to_compute(job)
+
+
+def _faster_kernels(job: JobFacts) -> Iterator[Offer]:
+    """Yields the remedies by which this device computes the same steps faster."""
+    device, step, model = job.device, job.step, job.model
+    offer = partial(_offer, job, "compute")
+    in_step = 1 - job.load_share
+    faster = 0.5  # on an accelerator flops_per_s is already that of bfloat16
+    if device.on_cpu and device.bfloat16_flops_per_s:
+        faster = _saved(device.flops_per_s, device.bfloat16_flops_per_s)
+    yield offer(
+        "bfloat16",
+        gain=job.compute_share * faster,
+        change={"precision": "bfloat16"},
+        tolerance=0.02,
+        note="products in bfloat16; losses of the first updates within 2 %",
+    )
+    launches = LAUNCHES * step.dispatch_share
+    yield offer(
+        COMPILED_MODEL,
+        gain=max(COMPILED, launches) * in_step,
+        change={"compiled": True},
+        tolerance=1e-3,
+        extra_s=model.compile_s,
+        note="torch.compile" + ("; it merges operators that are too small" if launches > COMPILED else ""),
+    )
+    yield offer(
+        "fused optimizer",
+        change={"fused": True},
+        tolerance=1e-3,
+        gain=in_step * step.optimizer_share / 2 if model.fusible else 0.0,
+        note=f"the optimizer takes {step.optimizer_share:.0%} of the step"
+        if model.fusible
+        else "torch has no kernel for the whole update of this optimizer",
+    )
+    yield offer(
+        "channels last",
+        change={"channels_last": True},
+        tolerance=1e-3,
+        gain=REORDERED * in_step if model.images else 0.0,
+        note="images in memory as convolutions read them"
+        if model.images
+        else "the model convolves no images",
+    )
+
+
+def _less_to_compute(job: JobFacts) -> Iterator[Offer]:
+    """Yields the remedies that change the model or its training, so that there is less to compute."""
+    offer = partial(_offer, job, "compute", quality=True)
+    yield offer(
         "simpler model",
         gain=job.compute_share / 2,
-        quality=True,
         note=f"half the operations per sample; {_variant(job, 'simpler model')}",
     )
-    yield _offer(
-        job,
-        "compute",
+    share = job.step.activation_share
+    yield offer(
         "cheaper activation",
-        quality=True,
-        gain=(1 - job.load_share) * step.activation_share * ACTIVATION_SAVES,
-        note=f"activations take {step.activation_share:.0%} of the step"
-        + (f"; {_variant(job, 'cheaper activation')}" if step.activation_share else ""),
+        gain=(1 - job.load_share) * share * ACTIVATION_SAVES,
+        note=f"activations take {share:.0%} of the step"
+        + (f"; {_variant(job, 'cheaper activation')}" if share else ""),
     )
     twice = 2 * job.batch_size
     doubled_s = (job.load_s(twice) + job.step_s(twice)) / 2
-    yield _offer(
-        job,
-        "compute",
+    yield offer(
         "larger batch",
         gain=_saved(doubled_s, job.total_s),
-        quality=True,
         note="twice the samples in a step, for which the fixed part is paid once; name larger ones in "
         "plan.batch_sizes, and the plan takes one by the noise scale",
     )
-    yield _offer(job, "compute", "fewer steps", gain=0.5, quality=True, note="half of train.epochs")
+    yield offer("fewer steps", gain=0.5, note="half of train.epochs")
 
 
 def _faster(job: JobFacts) -> dict[str, Machine | None]:
@@ -311,66 +308,31 @@ def _variant(job: JobFacts, name: str) -> str:
 
 
 def _memory(job: JobFacts) -> Iterator[Offer]:
-    model, memory = job.model, job.memory
-    idle = model.table_share * (1 - model.sparse_rows) if model.sparse_rows else 0.0
-    yield _offer(
+    model, workers, larger = job.model, job.num_workers, _with_room(job)
+    yield _sparse_gradients(job)
+    yield _to_fit(job, "micro-batches", note="the plan takes passes that fit; the gradient stays the same")
+    yield _to_fit(
         job,
-        "memory",
-        SPARSE,
-        gain=(1 - job.load_share) * idle * SPARSE_SAVES,
-        change={"sparse": True} if model.sparse_equal else None,
-        quality=bool(model.sparse_rows) and not model.sparse_equal,
-        note="the model has no large embedding tables with dense gradients"
-        if not model.sparse_rows
-        else f"a step looks up {model.sparse_rows:.2%} of the rows of its embedding tables, and updates all"
-        + (
-            ""
-            if model.sparse_equal
-            else "; use nn.Embedding(sparse=True) with torch.optim.SparseAdam, "
-            "which leaves the moments of other rows as they are"
-        ),
-    )
-    needed = not memory.fits
-    yield _offer(
-        job,
-        "memory",
-        "micro-batches",
-        helps=needed,
-        gain=0.0,
-        note="it fits already"
-        if memory.fits
-        else "the plan takes passes that fit; the gradient stays the same",
-    )
-    yield _offer(
-        job,
-        "memory",
         "activation checkpointing",
-        gain=0.0,
         change={"recompute": True},
-        helps=needed and model.blocks,
-        note="it fits already"
-        if memory.fits
-        else "activations are computed again in the backward pass"
+        possible=model.blocks,
+        note="activations are computed again in the backward pass"
         if model.blocks
         else "the model has no layers to compute again, or BatchNorm in them",
     )
-    yield _offer(
+    yield _to_fit(
         job,
-        "memory",
         "sharded optimizer",
-        gain=0.0,
         change={"sharded": True},
-        helps=needed and job.num_workers > 1,
-        note="it fits already" if memory.fits else f"{job.num_workers} worker(s) to share its state",
+        possible=workers > 1,
+        note=f"{workers} worker(s) to share its state",
     )
-    yield _offer(
+    yield _to_fit(
         job,
-        "memory",
         "sharded weights",
-        gain=0.0,
         change={"sharded": True, "sharded_weights": True},
-        helps=needed and job.num_workers > 1,
-        note="it fits already" if memory.fits else f"{job.num_workers} worker(s) to share the model",
+        possible=workers > 1,
+        note=f"{workers} worker(s) to share the model",
     )
     yield _offer(
         job,
@@ -378,21 +340,16 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         BAND_LIMITED,
         gain=0.0,
         quality=True,
-        helps=needed and model.convolves and not model.band_rate,
+        helps=not job.memory.fits and model.convolves and not model.band_rate,
         note=_band_limited(job),
     )
-    larger = _with_room(job)
-    yield _offer(
+    yield _to_fit(
         job,
-        "memory",
         "more memory per worker",
-        gain=0.0,
-        helps=needed and larger is not None,
-        note="it fits already"
-        if memory.fits
-        else "no machine of the catalog has room for it"
-        if larger is None
-        else f"it fits the memory of {larger.device}; name {larger.name} in plan.machines",
+        possible=larger is not None,
+        note=f"it fits the memory of {larger.device}; name {larger.name} in plan.machines"
+        if larger
+        else "no machine of the catalog has room for it",
     )
     yield _offer(
         job,
@@ -400,10 +357,48 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         "fewer layers",
         gain=0.0,
         quality=True,
-        helps=needed or "fewer layers" in model.variants,
+        helps=not job.memory.fits or "fewer layers" in model.variants,
         note=f"less to keep for the backward pass; {_variant(job, 'fewer layers')}",
     )
-    yield _smaller_batch(job, "memory", helps=needed)
+    yield _smaller_batch(job, "memory", helps=not job.memory.fits)
+
+
+def _sparse_gradients(job: JobFacts) -> Offer:
+    model = job.model
+    idle = model.table_share * (1 - model.sparse_rows) if model.sparse_rows else 0.0
+    note = "the model has no large embedding tables with dense gradients"
+    if model.sparse_rows:
+        note = f"a step looks up {model.sparse_rows:.2%} of the rows of its embedding tables, and updates all"
+        if not model.sparse_equal:
+            note += (
+                "; use nn.Embedding(sparse=True) with torch.optim.SparseAdam, "
+                "which leaves the moments of other rows as they are"
+            )
+    return _offer(
+        job,
+        "memory",
+        SPARSE,
+        gain=(1 - job.load_share) * idle * SPARSE_SAVES,
+        change={"sparse": True} if model.sparse_equal else None,
+        quality=bool(model.sparse_rows) and not model.sparse_equal,
+        note=note,
+    )
+
+
+def _to_fit(
+    job: JobFacts, name: str, *, note: str, possible: bool = True, change: dict[str, Any] | None = None
+) -> Offer:
+    """Returns the offer of a remedy that saves memory but no time, for a job that does not fit."""
+    fits = job.memory.fits
+    return _offer(
+        job,
+        "memory",
+        name,
+        gain=0.0,
+        change=change,
+        helps=possible and not fits,
+        note="it fits already" if fits else note,
+    )
 
 
 def _band_limited(job: JobFacts) -> str:
