@@ -18,7 +18,7 @@ SCALED = ("betas", "eps")  # options of an optimizer that a rule changes, beside
 
 
 class Updater:
-    """The optimizer of a worker: its rate, its options, and its moments as a whole."""
+    """The optimizer of a worker: rate, options, and the moments as a whole."""
 
     def __init__(self, optimizer: Optimizer, *, tuner: Tuner, group: WorkerGroup) -> None:
         check_optimizer(optimizer)
@@ -53,7 +53,7 @@ class Updater:
             ) from error
 
     def rescale(self, *, batch_size: int, base_size: int, rule: Rule) -> Scaled:
-        """Changes betas and eps of the optimizer by its rule, and returns what it changes."""
+        """Changes betas and eps by the rule of the optimizer, and returns the changes."""
         scalings = []
         for group, base in zip(self.optimizer.param_groups, self._base, strict=True):
             scaling = scaled(
