@@ -18,7 +18,7 @@ from daybreak.statistics.paired import (
     per_unit,
     worse_slices,
 )
-from daybreak.statistics.result import Status
+from daybreak.statistics.result import Effect, Status
 
 ALPHA = 0.05
 REFRESH = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=True)
@@ -262,3 +262,10 @@ def test_a_refresh_may_lose_within_the_margin_only_where_an_anchor_watches() -> 
     strict = judge(d, np.zeros(100), rules=REFRESH)
     watched = judge(d, np.zeros(100), rules=replace(REFRESH, may_lose=True))
     assert (strict.status, watched.status) == (Status.WORSE, Status.NO_WORSE)
+
+
+def test_an_effect_on_errors_of_any_size_is_said_in_figures_that_tell_its_ends_apart() -> None:
+    small = Effect(mean=2.1e-7, low=-0.4e-7, high=4.6e-7, sd=1.0, num_samples=900)
+    assert str(small) == "+0.00000021 (from -0.00000004 to +0.00000046, 900 samples)"
+    large = Effect(mean=14524.79, low=13546.13, high=15596.84, sd=1.0, num_samples=900)
+    assert str(large) == "+14,525 (from +13,546 to +15,597, 900 samples)"

@@ -4,6 +4,7 @@ An unknown number is an en dash; the minus is a true minus sign, so that columns
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from statistics import median_low
@@ -11,6 +12,7 @@ from statistics import median_low
 NONE = "–"
 FAR = 5.0  # times the median of bars, beyond which a bar is cut off
 LEAST_SHARE = 1e-6  # that is shown as a figure
+LEAST_OF_FOUR, MOST_DECIMALS = 1e-3, 12  # least score that four decimals show, and the most of them
 LONGEST_ID = 20  # characters of a night's id that people read as it is
 SHORT_ID = r".{1,12}-[0-9a-f]{4}"
 _DURATIONS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
@@ -135,24 +137,51 @@ def size(num_bytes: float | None) -> str:
     return f"{num_bytes:.3g} {unit}".replace("-", "−")
 
 
-def score(value: float | None) -> str:
-    """Returns a score with three decimals.
+def decimals(*values: float, signed: bool = False) -> tuple[str, ...]:
+    """Returns scores that are read together, with as many decimals as tell them apart.
 
-    >>> score(0.35)
-    '0.350'
+    These are four, as of a share or a logarithm; fewer of large scores, and more where the scores, or what
+    they are apart by, are small.
+
+    >>> decimals(0.0013, -0.0015, 0.004, signed=True)
+    ('+0.0013', '-0.0015', '+0.0040')
+    >>> decimals(14524.7906, 13546.1323), decimals(0.0000021, 0.0000018)
+    (('14,525', '13,546'), ('0.00000210', '0.00000180'))
     """
-    return NONE if value is None else f"{value:.3f}".replace("-", "−")
+    finite = [abs(value) for value in values if math.isfinite(value)]
+    largest = max(finite, default=0.0)
+    apart = max(values) - min(values) if len(finite) == len(values) else 0.0
+    scale = apart or largest
+    num_decimals = 4
+    if 0 < scale < LEAST_OF_FOUR:
+        num_decimals = min(MOST_DECIMALS, math.ceil(-math.log10(scale)) + 1)
+    elif largest >= 100:
+        num_decimals = 1 if largest < 10_000 else 0
+    sign = "+" if signed else ""
+    return tuple(f"{value:{sign},.{num_decimals}f}" for value in values)
 
 
-def effect(value: float | None) -> str:
-    """Returns a difference of scores, with its sign and four decimals.
+def score(value: float | None) -> str:
+    """Returns a score with three decimals, or as many as it needs.
 
-    >>> effect(-0.0123), effect(0.002), effect(-0.00001)
-    ('−0.0123', '+0.0020', '0.0000')
+    >>> score(0.35), score(8654.21), score(0.0000021)
+    ('0.350', '8,654.2', '0.0000021')
     """
     if value is None:
         return NONE
-    return "0.0000" if abs(value) < 0.00005 else f"{value:+.4f}".replace("-", "−")
+    text = f"{value:.3f}" if LEAST_OF_FOUR <= abs(value) < 100 or not value else decimals(value)[0]
+    return text.replace("-", "−")
+
+
+def effect(value: float | None) -> str:
+    """Returns a difference of scores, with its sign and four decimals, or as many as it needs.
+
+    >>> effect(-0.0123), effect(0.002), effect(-0.00001), effect(0.0)
+    ('−0.0123', '+0.0020', '−0.000010', '0.0000')
+    """
+    if value is None:
+        return NONE
+    return decimals(value, signed=True)[0].replace("-", "−") if value else "0.0000"
 
 
 def percent(share: float | None) -> str:

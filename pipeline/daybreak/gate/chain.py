@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from daybreak.contract.formats import counted
+from daybreak.contract.formats import counted, decimals
 from daybreak.contract.record_parts import Chain, Difference
 from daybreak.contract.record_types import Anchor, Champion, Night, Release, Verdict
 from daybreak.statistics.control_chart import Mean
@@ -178,7 +178,8 @@ def sentence(chain: Chain) -> str:
     if chain.level is None or chain.half_width is None:
         return ""
     nights = counted(chain.num_nights, "night")
-    stands = f"{chain.level:+.4f} (give or take {chain.half_width:.4f}, {nights})"
+    level, half_width = decimals(chain.level, signed=True)[0], decimals(chain.half_width)[0]
+    stands = f"{level} (give or take {half_width}, {nights})"
     return f"the chain since version {chain.anchor} stands at {stands} of the margin {chain.margin:g}"
 
 

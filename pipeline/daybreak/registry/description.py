@@ -7,7 +7,7 @@ is written (daybreak/report/version_page.py). A rollback replaces the first para
 import re
 from collections.abc import Iterable, Mapping
 
-from daybreak.contract.formats import counted, one_line
+from daybreak.contract.formats import counted, decimals, one_line
 from daybreak.contract.record_types import Champion, Evaluation, Night, Verdict
 
 AWAITED = "**Verdict: awaited.** The gate has not decided yet."
@@ -54,9 +54,10 @@ def in_the_long_run(verdict: Verdict) -> list[str]:
     sentences, chain = [], verdict.chain
     if chain and chain.level is not None and chain.half_width is not None:
         nights = "tonight" if chain.num_nights == 1 else f"the newest {chain.num_nights} nights"
+        level, half_width = decimals(chain.level, signed=True)[0], decimals(chain.half_width)[0]
         sentences.append(
-            f"Refreshes since version {chain.anchor} ({chain.since}) stand at {chain.level:+.4f} beside it, "
-            f"give or take {chain.half_width:.4f}, by {nights}; they may lose {chain.margin:g} in all"
+            f"Refreshes since version {chain.anchor} ({chain.since}) stand at {level} beside it, "
+            f"give or take {half_width}, by {nights}; they may lose {chain.margin:g} in all"
             f"{', which is spent' if chain.spent else ''}."
         )
     if chain and chain.nights_to_show is not None and verdict.action == "promote":
@@ -69,10 +70,13 @@ def in_the_long_run(verdict: Verdict) -> list[str]:
         sentences.append(f"Version {verdict.challenger} is what later refreshes are held against.")
     test = verdict.recipe_test
     if test and test.effect is not None:
-        bounds = f" (from {test.low:+.4f} to {test.high:+.4f})" if None not in (test.low, test.high) else ""
+        (mean,), bounds = decimals(test.effect, signed=True), ""
+        if test.low is not None and test.high is not None:
+            mean, low, high = decimals(test.effect, test.low, test.high, signed=True)
+            bounds = f" (from {low} to {high})"
         sentences.append(
             f"Over {counted(test.num_nights, 'night')} of at least {test.least_nights}, the recipe under "
-            f"test is {test.effect:+.4f} from the champion's{bounds}, by the first metric."
+            f"test is {mean} from the champion's{bounds}, by the first metric."
         )
     if verdict.false_promotion_chance is not None:
         when = "on any night" if test else "tonight"
@@ -114,7 +118,7 @@ def _metrics(metrics: Mapping[str, float]) -> Iterable[list[str]]:
         if name.startswith(("champion", "anchor", "predecessor")):
             continue
         champion = metrics.get("champion_score" if name == "score" else f"champion/{name}")
-        yield [plain(name), f"{value:.4f}", "" if champion is None else f"{champion:.4f}"]
+        yield [plain(name), *(decimals(value, champion) if champion is not None else (*decimals(value), ""))]
 
 
 def table(header: list[str], rows: Iterable[list[str]]) -> str:

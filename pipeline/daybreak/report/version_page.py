@@ -187,7 +187,8 @@ def _of_training(entry: Entry) -> Iterable[str]:
 def _in_live(live: Live) -> str:
     difference = "not known"
     if live.effect is not None and live.low is not None and live.high is not None:
-        difference = f"{live.effect:+.4f} ({live.low:+.4f} to {live.high:+.4f})"
+        mean, low, high = formats.decimals(live.effect, live.low, live.high, signed=True)
+        difference = f"{mean} ({low} to {high})"
     broken = [check.name for check in live.checks if not check.ok]
     return (
         f"**On live traffic:** {live.num_challenger:,} users met the challenger (at last {live.share:.0%} of "
@@ -198,8 +199,9 @@ def _in_live(live: Live) -> str:
 
 def _slices(evaluation: Evaluation) -> Iterable[list[str]]:
     for part in evaluation.slices:
-        champion = "" if part.champion_score is None else f"{part.champion_score:.4f}"
-        yield [plain(part.name), f"{part.num_samples:,}", f"{part.score:.4f}", champion]
+        known = [part.score] if part.champion_score is None else [part.score, part.champion_score]
+        ours, champion = (*formats.decimals(*known), "")[:2]
+        yield [plain(part.name), f"{part.num_samples:,}", ours, champion]
 
 
 def _code(text: str) -> str:

@@ -15,7 +15,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 from scipy import stats
 
-from daybreak.contract.formats import counted
+from daybreak.contract.formats import counted, decimals
 from daybreak.statistics.control_chart import Mean
 
 LEAST_NIGHTS = 5  # for a variance between nights
@@ -34,7 +34,8 @@ class Level:
 
     def __str__(self) -> str:
         nights = counted(self.num_nights, "night")
-        return f"{self.mean:+.4f} (from {self.low:+.4f} to {self.high:+.4f}, {nights})"
+        mean, low, high = decimals(self.mean, self.low, self.high, signed=True)
+        return f"{mean} (from {low} to {high}, {nights})"
 
     @property
     def low(self) -> float:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from daybreak.contract.formats import counted
+from daybreak.contract.formats import counted, decimals
 from daybreak.statistics.result import Conclusion, Effect, Status
 from daybreak.statistics.sequential import mixture_bound, mixture_rho
 
@@ -309,7 +309,7 @@ def _unlike_sizes(
 def _power(effect: Effect, planned: int, rules: Rules) -> str:
     """Says which effect the samples could detect, from their spread alone, not from the measured effect."""
     least = detectable(sd=effect.sd, num_samples=planned, alpha=rules.alpha)
-    could = f"{counted(planned, effect.of)} show {least:.4f} at {POWER:.0%} power".replace("%", " %")
+    could = f"{counted(planned, effect.of)} show {decimals(least)[0]} at {POWER:.0%} power".replace("%", " %")
     if rules.refresh and least > rules.margin:
         could += f", more than the margin {rules.margin:g}: hold out more days (prepare.test_days)"
     return could

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from daybreak.contract.formats import counted
+from daybreak.contract.formats import counted, decimals
 
 
 class Status(StrEnum):
@@ -43,8 +43,9 @@ class Effect:
     def __str__(self) -> str:
         of = counted(self.num_samples, self.of)
         if math.isinf(self.low) and math.isinf(self.high):
-            return f"{self.mean:+.4f} ({of}, too few to bound it)"
-        return f"{self.mean:+.4f} (from {self.low:+.4f} to {self.high:+.4f}, {of})"
+            return f"{decimals(self.mean, signed=True)[0]} ({of}, too few to bound it)"
+        mean, low, high = decimals(self.mean, self.low, self.high, signed=True)
+        return f"{mean} (from {low} to {high}, {of})"
 
 
 @dataclass(frozen=True, kw_only=True)

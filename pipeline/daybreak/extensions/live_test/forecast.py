@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from daybreak.contract.formats import decimals
 from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
 from daybreak.extensions.live_test.looks import NUM_LOOKS, last_bound
@@ -66,7 +67,7 @@ def forecast(before: Volume, *, pace: Pace, hours: float, alpha: float, margin: 
         return "no outcomes of the last days tell how much users differ, so what can be shown is not known"
     text = (
         f"at {before.users_per_hour:,.0f} users an hour, as in the last {before.days:.1f} days, "
-        f"{hours:.1f} hours show {least:.4f} at 80 % power"
+        f"{hours:.1f} hours show {decimals(least)[0]} at 80 % power"
     )
     if least > margin:
         text += f", more than the margin {margin:g}, so that it may stay inconclusive"

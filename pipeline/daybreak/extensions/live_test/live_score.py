@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from daybreak.contract.formats import decimals
 from daybreak.statistics.ranking import TOP, ndcg
 
 Floats = NDArray[np.float64]
@@ -136,7 +137,11 @@ class ListScore:
 
     def in_words(self, ours: float, theirs: float) -> str:
         """Says both means."""
-        return f"{ours:.4f} with the challenger and {theirs:.4f} with the champion"
+        return _with(*decimals(ours, theirs))
+
+
+def _with(ours: str, theirs: str) -> str:
+    return f"{ours} with the challenger and {theirs} with the champion"
 
 
 def _reported(exposures: Sequence[ShownExposure], until: float) -> list[ShownExposure]:
@@ -192,8 +197,7 @@ class RowScore:
 
     def in_words(self, ours: float, theirs: float) -> str:
         """Says both means, in the metric's own unit."""
-        means = f"{self._sign * ours:.4f} with the challenger and {self._sign * theirs:.4f} with the champion"
-        return f"{self.metric.name} {means}"
+        return f"{self.metric.name} {_with(*decimals(self._sign * ours, self._sign * theirs))}"
 
     @property
     def _sign(self) -> int:
