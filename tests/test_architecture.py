@@ -332,7 +332,7 @@ def test_examples_in_docstrings_give_what_they_say(module: str) -> None:
 
 # Modules that find the home of their process by themselves: the command line, and entry points of processes.
 FIND_HOME = {
-    "backends.renting": 1,  # of a team's own backend, whose constructor may take none
+    "backends.place": 1,  # of a team's own backend, whose constructor may take none
     "airflow_health": 1,
     "cli": 2,
     "profiling.profile_job": 1,
@@ -345,7 +345,7 @@ FIND_HOME = {
 # Modules that ask for the folder of their process: Home, entry points, and what a person typed in a folder.
 ASK_FOLDER = {
     "backends.node": 1,  # entry point of a machine of a job
-    "backends.renting": 1,  # of a team's own backend, whose constructor may take no home
+    "backends.submitter": 1,  # the code of the night that a job is submitted with
     "cli": 1,
     "contract.code_path": 3,  # entry point of every process
     "contract.disk": 2,  # to say in an error how to go on

@@ -1,17 +1,26 @@
-"""The messages between `Renting` and a place that rents machines: request, observed job, and refusals."""
+"""What a place that rents machines does, and the messages to and from it: request, observed job, refusals."""
 
+import logging
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from daybreak.backends.faults import NOT_TAKEN
+from daybreak.backends import ownership
+from daybreak.backends.faults import COMMON, GONE, NOT_TAKEN, Fault
+from daybreak.backends.submission_journal import Submission
 from daybreak.contract.backend import LIVE, Job, OutOfTime
 from daybreak.contract.errors import JobError
 from daybreak.contract.machine import Machine
+from daybreak.storage.bucket import BucketFolder
+from daybreak.storage.home import Home
+
+log = logging.getLogger(__name__)
 
 SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
 
@@ -110,6 +119,103 @@ class Rented:
         """The known times as ISO 8601, as the journal keeps them."""
         known = {"there_at": self.there_at, "started_at": self.started_at, "ended_at": self.ended_at}
         return {name: moment.isoformat() for name, moment in known.items() if moment}
+
+
+class RentalPlace(ABC):
+    """A place that bills for machines or queues for them, as it is asked for one job after another."""
+
+    place = "the service"  # in sentences
+    faults: Mapping[str, Fault] = COMMON
+
+    def __init__(
+        self, *, region: str = "", bucket: str = "", retry: RetryPolicy = AT_ONCE, home: Home | None = None
+    ) -> None:
+        """Keeps the region of jobs that name none, the URL for staging, how long to retry, and the home.
+
+        A team's class may take no home; its jobs are those of this process's home all the same, since jobs
+        of two homes would have the same names otherwise.
+        """
+        self.region, self.retry, self.home = region, retry, home or Home.here_or_none()
+        self.bucket = BucketFolder(url=bucket) if bucket else None
+
+    @abstractmethod
+    def make(self, request: JobRequest) -> Rented:
+        """Creates the job and returns it.
+
+        Raises Unreachable where it is not known whether there will be a job, NotDone where there will be
+        none, and Refused where another machine may be had.
+        """
+
+    @abstractmethod
+    def find(self, regions: Iterable[str], **labels: str) -> Sequence[Rented]:
+        """Returns the jobs of this home with these labels (job, attempt), in any state; or Unreachable."""
+
+    @abstractmethod
+    def get(self, name: str) -> Rented | None:
+        """Returns the job of that name; None if there is none. Raises Unreachable."""
+
+    @abstractmethod
+    def end(self, name: str) -> None:
+        """Asks for the end of a job; no error if it has ended, or never was. Raises Unreachable."""
+
+    @abstractmethod
+    def owns(self, name: str) -> bool:
+        """Returns whether a job of this place may have that name."""
+
+    def attached(self, rented: Rented, job: Job) -> None:  # noqa: B027 - a choice of the place
+        """Makes what a job that was made or adopted needs beside itself; nothing by default."""
+
+    def explained(self, rented: Rented | None, submission: Submission, folder: Path) -> Rented:
+        """Returns a job that has ended, or that the place does not have any more, with why it did."""
+        if rented:
+            return rented
+        asked_at = datetime.fromisoformat(submission.asked_at)
+        return Rented(
+            name=submission.handle, state="ended", created_at=asked_at, attempt=submission.token, cause=GONE
+        )
+
+    @abstractmethod
+    def log_of(self, name: str, folder: Path) -> str:
+        """Returns where a person reads what a job has printed: a path, an address, a command."""
+
+    @cached_property
+    def home_token(self) -> str:
+        """The token of the home of the nights."""
+        return ownership.home_token(self.home)
+
+    def end_and_wait(self, name: str) -> Rented | None:
+        """Ends a job and returns it, ended in most cases; None if there is none."""
+        until = time.monotonic() + self.retry.cancel_s
+        self.end(name)
+        pause_s = self.retry.first_pause_s / 4
+        while (rented := self.get(name)) and rented.is_alive:
+            if time.monotonic() > until:
+                log.warning("job %s was cancelled, and has not ended yet", name)
+                break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 8.0)
+        return rented
+
+    def keep_oldest(self, name: str, regions: Iterable[str]) -> tuple[Rented | None, list[Rented]]:
+        """Returns the job of that name that has succeeded, or else the oldest that is alive, and the others.
+
+        The others were alive, and are ended: there are some where a lost request became a job late, or two
+        hosts submitted at once. All who look keep the same one.
+        """
+        jobs = sorted(self.find(regions, job=name), key=age)
+        alive = [job for job in jobs if job.is_alive]
+        kept = next(iter([*(job for job in jobs if job.state == "succeeded"), *alive]), None)
+        ended = []
+        for extra in alive:
+            if extra is not kept:
+                log.warning("job %s exists twice; ending %s", name, extra.name)
+                ended.append(self.end_and_wait(extra.name) or extra)
+        return kept, ended
+
+
+def age(rented: Rented) -> tuple[datetime, str]:
+    """Returns a key that sorts jobs from the oldest to the newest, alike for all who look."""
+    return rented.created_at, rented.name
 
 
 def machines_of(job: Job, *, known: Sequence[Machine], place: str) -> tuple[Machine, ...]:
