@@ -51,6 +51,15 @@ def taken_back(home: Path, release: Any, settings: Params) -> Params:
     return settings
 
 
+@pytest.fixture
+def three_served(home: Path, release: Any, settings: Params) -> Params:
+    """Versions 1 to 3, each promoted on a night."""
+    for number in range(3):
+        release(number, 0.9)
+    os.chdir(home)
+    return settings
+
+
 def test_the_night_after_a_rollback_does_not_promote_the_same_recipe_on_the_same_effect(
     taken_back: Params, release: Any
 ) -> None:
@@ -109,13 +118,8 @@ def test_a_person_may_lift_it_and_the_ledger_says_so(
         commands.lift(Home.here(), reason="again")
 
 
-def test_a_hold_lasts_for_as_many_days_as_asked_and_watch_leaves_none(
-    home: Path, release: Any, settings: Params
-) -> None:
-    for number in range(3):
-        release(number, 0.9)
-    os.chdir(home)
-    rollback.rollback(Home.here(), settings.register_, reason=WHY, hold_days=2)
+def test_a_hold_lasts_for_as_many_days_as_asked_and_watch_leaves_none(three_served: Params) -> None:
+    rollback.rollback(Home.here(), three_served.register_, reason=WHY, hold_days=2)
     (recipe,) = held()[0].recipes
     last = FIRST + timedelta(days=4)
     assert [held()[0].until, held()[0].versions] == [last, (3,)]
@@ -123,34 +127,26 @@ def test_a_hold_lasts_for_as_many_days_as_asked_and_watch_leaves_none(
     assert hold.on(Home.here(), {recipe}, day=last + timedelta(days=1)) == []
     assert hold.on(Home.here(), {"another"}, day=last) == []
     commands.lift(Home.here(), reason="a test")
-    rollback.rollback(Home.here(), settings.register_, reason="proven worse", by="watch", hold_days=0)
+    rollback.rollback(Home.here(), three_served.register_, reason="proven worse", by="watch", hold_days=0)
     assert held() == []
 
 
 def test_a_second_rollback_to_the_same_version_leaves_the_first_hold_and_one_to_the_taken_back_ends_it(
-    home: Path, release: Any, settings: Params
+    three_served: Params,
 ) -> None:
-    for number in range(3):
-        release(number, 0.9)
-    os.chdir(home)
-    rollback.rollback(Home.here(), settings.register_, reason=WHY)  # to version 2
-    rollback.rollback(Home.here(), settings.register_, reason=WHY, to=1, hold_days=1)
+    rollback.rollback(Home.here(), three_served.register_, reason=WHY)  # to version 2
+    rollback.rollback(Home.here(), three_served.register_, reason=WHY, to=1, hold_days=1)
     assert [(one.versions, one.until is None) for one in held()] == [((2,), False), ((3,), True)]
-    rollback.rollback(Home.here(), settings.register_, reason="it was version 2 alone", to=3)
+    rollback.rollback(Home.here(), three_served.register_, reason="it was version 2 alone", to=3)
     assert [one.versions for one in held()] == [(2,)]  # and none of version 1, which nobody rejected
 
 
-def test_what_watch_takes_back_and_what_serves_again_by_it_is_not_held(
-    home: Path, release: Any, settings: Params
-) -> None:
-    for number in range(3):
-        release(number, 0.9)
-    os.chdir(home)
-    rollback.rollback(Home.here(), settings.register_, reason=WHY)  # to version 2
-    rollback.rollback(Home.here(), settings.register_, reason="proven worse", by="watch", hold_days=0)
+def test_what_watch_takes_back_and_what_serves_again_by_it_is_not_held(three_served: Params) -> None:
+    rollback.rollback(Home.here(), three_served.register_, reason=WHY)  # to version 2
+    rollback.rollback(Home.here(), three_served.register_, reason="proven worse", by="watch", hold_days=0)
     assert [one.versions for one in held()] == [(3,)]
     with pytest.raises(ParamsError, match="--hold-days 4000000 is not -1, until lifted, nor a number"):
-        rollback.rollback(Home.here(), settings.register_, reason=WHY, to=3, hold_days=4_000_000)
+        rollback.rollback(Home.here(), three_served.register_, reason=WHY, to=3, hold_days=4_000_000)
 
 
 def test_a_recipe_that_was_declared_the_same_is_held_too(taken_back: Params) -> None:
