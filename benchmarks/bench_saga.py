@@ -41,7 +41,7 @@ from daybreak.rollout import promote, rollback, saga
 from daybreak.rollout.targets import Alias, Target
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
-from tests.fakes import Shelf
+from tests.fakes import FolderTarget
 from tests.toy.nights import FIRST, PARAMS, make_night
 from tests.toy.stages import judge_night, promote_night
 
@@ -54,7 +54,7 @@ TARGETS = {
     "rollback s, read back": ("<=", 60.0),
     "races without exactly one winner": ("==", 0.0),
 }
-Standing = tuple[int, int, int]  # version by ledger, alias and shelf
+Standing = tuple[int, int, int]  # version by ledger, alias and folder
 
 
 class Killer(logging.Handler):
@@ -78,7 +78,7 @@ class TriedHome:
         self.home, self.kept = folder / "home", folder / "kept"
         os.environ["DAYBREAK_HOME"] = str(self.home)
         os.environ.pop("MLFLOW_TRACKING_URI", None)
-        self.shelf = Shelf(self.home / "var" / "shelf")
+        self.folder_target = FolderTarget(self.home / "var" / "target")
         for module in (promote, rollback, watch, auditing):
             module.release_targets = self.release_targets  # type: ignore[attr-defined]
         (self.home / "var").mkdir(parents=True)
@@ -98,8 +98,8 @@ class TriedHome:
         in_child(self._nights)
 
     def release_targets(self, home: Home, client: Any, model: str) -> list[Target]:
-        """The alias, and the shelf."""
-        return [Alias(home, client, model), self.shelf]
+        """The alias, and the folder."""
+        return [Alias(home, client, model), self.folder_target]
 
     def _nights(self) -> None:
         mlflow_client.create(Home.here())
@@ -152,12 +152,12 @@ class TriedHome:
         ]
 
     def standing(self) -> Standing:
-        """Who serves by ledger, alias and shelf; MLflow's database is read without MLflow."""
+        """Who serves by ledger, alias and folder; MLflow's database is read without MLflow."""
         now = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         with sqlite3.connect(self.home / "var" / "mlflow.db") as database:
             asked = "select version from registered_model_aliases where alias = 'champion'"
             row = database.execute(asked).fetchone()
-        return now.version if now else 0, row[0] if row else 0, self.shelf.shown()
+        return now.version if now else 0, row[0] if row else 0, self.folder_target.shown()
 
 
 def start(work: Callable[[], Any], *, kill_at: int | None = None) -> tuple[int, Any]:

@@ -131,10 +131,10 @@ class Nothing:
     """Stands where a workload is named but not used."""
 
 
-class Shelf:
-    """Target that keeps in files who serves and what is laid ready."""
+class FolderTarget:
+    """Target that keeps in files which version serves and which are prepared."""
 
-    name = "the shelf"
+    name = "the folder"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -142,7 +142,7 @@ class Shelf:
 
     def prepare(self, release: Release) -> None:
         if self.broken:
-            raise ReleaseError("the shelf has no room; clear it")
+            raise ReleaseError("the folder has no room; clear it")
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_text(self.folder / f"ready-{release.version}", "")
 

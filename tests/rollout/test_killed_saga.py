@@ -25,7 +25,7 @@ from daybreak.rollout.targets import Alias, Target, release_targets
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import open_log
-from tests.fakes import Shelf
+from tests.fakes import FolderTarget
 from tests.toy.nights import PARAMS, files_of_version, make_night
 from tests.toy.stages import judge_night, promote_night
 
@@ -67,9 +67,9 @@ def killing(at: int) -> Any:
 
 
 @pytest.fixture
-def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+def folder_target(home: Path, monkeypatch: pytest.MonkeyPatch) -> FolderTarget:
     """A second target, beside the alias and the routers, of which none lives."""
-    target = Shelf(home / "var" / "shelf")
+    target = FolderTarget(home / "var" / "target")
     open_log(f"sqlite:///{home / 'var' / 'serving.db'}").close()
 
     def both(home: Home, client: Any, model: str) -> list[Target]:
@@ -85,13 +85,18 @@ def routers_of(client: Any) -> Routers:
     return routers
 
 
-def standing(shelf: Shelf) -> tuple[int, ...]:
-    """What ledger, alias, shelf and the traffic of routers say."""
+def standing(folder_target: FolderTarget) -> tuple[int, ...]:
+    """What ledger, alias, folder and the traffic of routers say."""
     now = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     with mlflow_client.session(Home.here()) as client:
         target = routers_of(client)
         assert target.log.traffic().ready == 0
-        versions = now.version if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), target.shown()
+        versions = (
+            now.version if now else 0,
+            aliases.alias(client, "daybreak"),
+            folder_target.shown(),
+            target.shown(),
+        )
         target.log.close()
         return versions
 
@@ -112,7 +117,7 @@ def prepared(home: Path, number: int) -> Callable[[], Release]:
 
 @pytest.mark.promise
 def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
-    home: Path, shelf: Shelf, release: Any, settings: Params
+    home: Path, folder_target: FolderTarget, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
     promote = prepared(home, 1)
@@ -130,8 +135,8 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
         with mlflow_client.session(Home.here()) as client:
             saga.recover(Home.here(), rollback.release_targets(Home.here(), client, "daybreak"))
         new.append(ended.version == 2)
-        assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
-        assert shelf.ready() == (), killer.steps
+        assert standing(folder_target) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
+        assert folder_target.ready() == (), killer.steps
     assert new == sorted(new)
     assert new[0] is False
     assert new[-1] is True
@@ -142,22 +147,22 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
 
 
 def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
-    home: Path, shelf: Shelf, release: Any, settings: Params
+    home: Path, folder_target: FolderTarget, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
     promote = prepared(home, 1)
-    shelf.broken = True
-    with pytest.raises(ReleaseError, match="the shelf has no room"):
+    folder_target.broken = True
+    with pytest.raises(ReleaseError, match="the folder has no room"):
         promote()
-    assert standing(shelf) == (1, 1, 1, 1)
+    assert standing(folder_target) == (1, 1, 1, 1)
     assert not Home.here().release_journal.path.exists()
     assert not records.path_of(Release, records.RUN).exists()
-    shelf.broken = False
+    folder_target.broken = False
     assert promote().version == 2
 
 
 def test_a_rollback_killed_at_any_step_goes_back_once(
-    shelf: Shelf, settings: Params, home_of_two: Path
+    folder_target: FolderTarget, settings: Params, home_of_two: Path
 ) -> None:
     heard = home_of_two.with_name("heard")
     (home_of_two / "params.yaml").write_text(
@@ -178,7 +183,7 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
             rollback.rollback(Home.here(), settings.register_, to=1, reason="a test")
         publisher.publish_home(Home.here())  # as the runner does then
         assert heard.read_text().count("version 1 serves again in place of version 2") == 1, killer.steps
-        assert standing(shelf) == (1, 1, 1, 1), killer.steps
+        assert standing(folder_target) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history(Home.here())] == [True, False, False]
         for name in ("var", ".git"):  # and once more from where it was
             shutil.rmtree(home_of_two / name)
@@ -186,19 +191,21 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
     assert len(killer.steps) > 8
 
 
-def test_an_audit_names_what_disagrees(shelf: Shelf, settings: Params, home_of_two: Path) -> None:
+def test_an_audit_names_what_disagrees(
+    folder_target: FolderTarget, settings: Params, home_of_two: Path
+) -> None:
     assert faults(settings) == []
-    shelf.show(Release(version=1, replaced=0))
+    folder_target.show(Release(version=1, replaced=0))
     with mlflow_client.session(Home.here()) as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
     Home.here().release_journal.write({})
     named = faults(settings)
     assert named[0] == "journal: a release was interrupted; run watch"
-    assert named[1] == "targets: the shelf shows 1, the ledger says 2"
+    assert named[1] == "targets: the folder shows 1, the ledger says 2"
     assert "version 1 has model_digest other" in named[2]
     assert "version 1 is tagged serving, but version 2 serves" in named[2]
     with pytest.raises(DataError, match="is not a valid journal"):
-        saga.recover(Home.here(), [shelf])
+        saga.recover(Home.here(), [folder_target])
 
 
 def test_the_drill_restores_what_a_rollback_would_bring_back(
@@ -223,7 +230,7 @@ def test_the_drill_restores_what_a_rollback_would_bring_back(
     assert "the files of models:/daybreak@drill have digest" in broken.text
 
 
-def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: Any) -> None:
+def test_the_journal_says_what_is_going_on(home: Path, folder_target: FolderTarget, release: Any) -> None:
     promote = prepared(home, 0)
     with killing(3), contextlib.suppress(Killed):
         promote()

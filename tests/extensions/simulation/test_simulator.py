@@ -19,7 +19,7 @@ def test_a_seed_plays_the_same_nights_in_one_process_or_two():
     one = list(simulate(JOB, ZONES, num_nights=10, seed=1, num_processes=1))
     assert one == list(simulate(JOB, ZONES, num_nights=10, seed=1, num_processes=2))
     assert one != list(simulate(JOB, ZONES, num_nights=10, seed=2, num_processes=1))
-    assert [tally.policy for tally in one[3]] == [*POLICIES, OPTIMUM]
+    assert [each.policy for each in one[3]] == [*POLICIES, OPTIMUM]
 
 
 @pytest.mark.slow
@@ -27,8 +27,8 @@ def test_where_spot_comes_and_goes_all_the_time_no_deadline_is_missed_for_less_t
     scarce = tuple(
         replace(zone, up=tuple(up and tick % 17 > 3 for tick, up in enumerate(zone.up))) for zone in ZONES
     )
-    tallies = [tally for night in simulate(JOB, scarce, num_nights=60, seed=3) for tally in night]
-    by_policy = {row.policy: row for row in simulated.rows(tallies)}
+    policy_nights = [each for night in simulate(JOB, scarce, num_nights=60, seed=3) for each in night]
+    by_policy = {row.policy: row for row in simulated.rows(policy_nights)}
     assert by_policy[OURS].num_missed == 0
     assert by_policy[OURS].num_losses > 20
     assert by_policy[OPTIMUM].usd < by_policy[OURS].usd < by_policy["all on-demand"].usd
@@ -51,10 +51,12 @@ def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, c
         assert name in printed
     written = json.loads((tmp_path / "x.json").read_text())
     assert written["nights"] == 4
-    assert len(written["tallies"]) == 4 * (len(POLICIES) + 1)
+    assert len(written["policy_nights"]) == 4 * (len(POLICIES) + 1)
     ours = next(row for row in written["policies"] if row["policy"] == OURS)
     assert ours["num_missed"] == 0
-    assert ours["usd"] == pytest.approx(sum(t["usd"] for t in written["tallies"] if t["policy"] == OURS) / 4)
+    assert ours["usd"] == pytest.approx(
+        sum(t["usd"] for t in written["policy_nights"] if t["policy"] == OURS) / 4
+    )
     assert (tmp_path / "x.svg").read_text().startswith("<?xml")
 
 
@@ -84,7 +86,7 @@ def test_traces_shorter_than_a_night_are_refused():
 
 def test_no_policy_pays_less_than_the_optimum():
     job = nightly_job(work_hours=12, deadline_hours=18)
-    for tallies in simulate(job, draw(seed=0, num_ticks=366 * 24 * 6), num_nights=6):
-        *policies, best = tallies
+    for policy_nights in simulate(job, draw(seed=0, num_ticks=366 * 24 * 6), num_nights=6):
+        *policies, best = policy_nights
         assert best.policy == OPTIMUM
-        assert all(best.usd <= tally.usd for tally in policies if not tally.missed)
+        assert all(best.usd <= each.usd for each in policies if not each.missed)

@@ -38,8 +38,8 @@ def simulate(
     zones = market.read(Path(traces)) if traces else market.draw(seed=seed, num_ticks=366 * 24 * 6)
     played = simulator.simulate(job, zones, num_nights=nights, seed=seed)
     shown = tqdm(played, desc="simulate", unit="night", total=nights, disable=not sys.stderr.isatty())
-    tallies = [tally for night in shown for tally in night]
-    summaries = simulated.rows(tallies)
+    policy_nights = [each for night in shown for each in night]
+    summaries = simulated.rows(policy_nights)
     places = f"{', '.join(zone.zone for zone in zones)}{'' if traces else ' (drawn)'}"
     print(f"{nights} nights, {work_hours:g} hours of work in {deadline_hours:g}; {places}")
     Console().print(simulated.table(summaries), simulated.LEGEND, sep="\n")
@@ -51,7 +51,7 @@ def simulate(
         "deadline_hours": deadline_hours,
     }
     if json:
-        records.replace_text(Path(json), simulated.document(summaries, tallies, about=about))
+        records.replace_text(Path(json), simulated.document(summaries, policy_nights, about=about))
     if plot:
-        simulated.plot(tallies, Path(plot))
+        simulated.plot(policy_nights, Path(plot))
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.units import HOUR_S
-from daybreak.extensions.simulation.simulator import OPTIMUM, POLICIES, Tally
+from daybreak.extensions.simulation.simulator import OPTIMUM, POLICIES, PolicyNight
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,30 +37,30 @@ LEGEND = (
 )
 
 
-def rows(tallies: Sequence[Tally]) -> list[PolicyRow]:
+def rows(policy_nights: Sequence[PolicyNight]) -> list[PolicyRow]:
     """Returns one row a policy, by missed deadlines, then by dollars."""
     import numpy as np
 
-    optimum = {tally.night: tally for tally in tallies if tally.policy == OPTIMUM}
+    optimum = {each.night: each for each in policy_nights if each.policy == OPTIMUM}
     summaries = []
     for policy in (*POLICIES, OPTIMUM):
-        own = [tally for tally in tallies if tally.policy == policy]
-        usd = np.array([tally.usd for tally in own])
-        done = [tally for tally in own if not tally.missed and not optimum[tally.night].missed]
-        least = sum(optimum[tally.night].usd for tally in done)
+        own = [each for each in policy_nights if each.policy == policy]
+        usd = np.array([each.usd for each in own])
+        done = [each for each in own if not each.missed and not optimum[each.night].missed]
+        least = sum(optimum[each.night].usd for each in done)
         summaries.append(
             PolicyRow(
                 policy=policy,
                 num_nights=len(own),
-                num_missed=sum(tally.missed for tally in own),
+                num_missed=sum(each.missed for each in own),
                 usd=float(usd.mean()),
                 usd_p95=float(np.quantile(usd, 0.95)),
-                over_optimum=sum(tally.usd for tally in done) / least - 1 if least else 0.0,
-                num_losses=sum(tally.num_losses for tally in own),
-                num_moves=sum(tally.num_moves for tally in own),
-                on_demand_hours=float(np.mean([tally.on_demand_s for tally in own])) / HOUR_S,
-                waited_hours=float(np.mean([tally.waited_s for tally in own])) / HOUR_S,
-                least_spare_hours=min((tally.spare_s for tally in done), default=0.0) / HOUR_S,
+                over_optimum=sum(each.usd for each in done) / least - 1 if least else 0.0,
+                num_losses=sum(each.num_losses for each in own),
+                num_moves=sum(each.num_moves for each in own),
+                on_demand_hours=float(np.mean([each.on_demand_s for each in own])) / HOUR_S,
+                waited_hours=float(np.mean([each.waited_s for each in own])) / HOUR_S,
+                least_spare_hours=min((each.spare_s for each in done), default=0.0) / HOUR_S,
             )
         )
     return sorted(summaries, key=lambda row: (row.num_missed, row.usd))
@@ -91,10 +91,14 @@ def table(summaries: Sequence[PolicyRow]) -> "Table":
     return shown
 
 
-def document(summaries: Sequence[PolicyRow], tallies: Sequence[Tally], *, about: dict[str, object]) -> str:
+def document(
+    summaries: Sequence[PolicyRow], policy_nights: Sequence[PolicyNight], *, about: dict[str, object]
+) -> str:
     """Returns everything as JSON: what was simulated, a row a policy, and each night."""
-    nights = [asdict(tally) for tally in tallies]
-    return json.dumps({**about, "policies": [asdict(row) for row in summaries], "tallies": nights}, indent=1)
+    nights = [asdict(each) for each in policy_nights]
+    return json.dumps(
+        {**about, "policies": [asdict(row) for row in summaries], "policy_nights": nights}, indent=1
+    )
 
 
 def check_files(*, plot: str, json: str) -> None:
@@ -114,7 +118,7 @@ def _check_ending(path: Path) -> None:
         raise ParamsError(f"--plot {path} does not end as a picture; end it with one of {', '.join(endings)}")
 
 
-def plot(tallies: Sequence[Tally], path: Path) -> None:
+def plot(policy_nights: Sequence[PolicyNight], path: Path) -> None:
     """Draws what was paid beyond the optimum as nights go by, and the spread of a night's dollars.
 
     The file's ending decides the format.
@@ -126,14 +130,14 @@ def plot(tallies: Sequence[Tally], path: Path) -> None:
     usd = {
         name: np.array(
             [
-                0.0 if tally.missed and name == OPTIMUM else tally.usd
-                for tally in tallies
-                if tally.policy == name
+                0.0 if each.missed and name == OPTIMUM else each.usd
+                for each in policy_nights
+                if each.policy == name
             ]
         )
         for name in (*POLICIES, OPTIMUM)
     }
-    missed = {name: sum(tally.missed for tally in tallies if tally.policy == name) for name in usd}
+    missed = {name: sum(each.missed for each in policy_nights if each.policy == name) for name in usd}
     names = sorted(usd, key=lambda name: usd[name].sum())
     labels = [f"{name}, {missed[name]} missed" if missed[name] else name for name in names]
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False}):

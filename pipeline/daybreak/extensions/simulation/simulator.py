@@ -44,7 +44,7 @@ CHUNK = 8  # nights given to a process at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class PolicyNight:
     """The result of one policy on one night. For the optimum, losses, moves and waits are not known."""
 
     night: int
@@ -84,8 +84,8 @@ def simulate(
     num_nights: int,
     seed: int = 0,
     num_processes: int | None = None,
-) -> Iterator[list[Tally]]:
-    """Yields the tallies of each night: all policies and the optimum. The seed decides the whole year."""
+) -> Iterator[list[PolicyNight]]:
+    """Yields the results of all policies and of the optimum, night by night. The seed decides the year."""
     num_ticks = int(job.deadline_s / traces[0].tick_s)
     if num_nights < 1:
         raise ParamsError(f"--nights {num_nights} is below 1; give 1 or more nights")
@@ -106,19 +106,19 @@ def simulate(
 
 def one_night(
     job: SimulatedJob, traces: Sequence[Trace], night: int, *, seed: int, num_starts: int
-) -> list[Tally]:
-    """Returns the tallies of all policies and of the optimum on night `night`, drawn by `seed`."""
+) -> list[PolicyNight]:
+    """Returns the results of all policies and of the optimum on night `night`, drawn by `seed`."""
     import numpy as np
 
     rng = np.random.default_rng([seed, night])
     start = int(rng.integers(num_starts))
     luck = draw_luck(rng, num_ticks=int(job.deadline_s / traces[0].tick_s), tick_s=traces[0].tick_s, job=job)
-    tallies = []
+    policy_nights = []
     for name, policy in POLICIES.items():
         outcome = replay(policy, job, traces, start=start, luck=luck)
         spare_s = 0.0 if outcome.finished_s is None else job.deadline_s - outcome.finished_s
-        tallies.append(
-            Tally(
+        policy_nights.append(
+            PolicyNight(
                 night=night,
                 policy=name,
                 missed=outcome.missed,
@@ -138,9 +138,12 @@ def one_night(
         restart_s=float(np.median(luck.restart_s)),
     )
     # The optimum costs no more than any policy; the program knows a night's luck by its mean only.
-    usd = min(usd, *(tally.usd for tally in tallies if not tally.missed), float("inf"))
+    usd = min(usd, *(each.usd for each in policy_nights if not each.missed), float("inf"))
     missed = usd == float("inf")
-    return [*tallies, Tally(night=night, policy=OPTIMUM, missed=missed, usd=0.0 if missed else usd)]
+    return [
+        *policy_nights,
+        PolicyNight(night=night, policy=OPTIMUM, missed=missed, usd=0.0 if missed else usd),
+    ]
 
 
 def draw_luck(
