@@ -228,7 +228,7 @@ def work(arrays: Path, sync: Sync, *, is_tried: bool, bytes_per_s: float) -> Non
             is_late=sync.is_late,
             try_after=int(WARMUP * num_updates) if is_tried else None,
         )
-    run = train(trial, engine=engine, sync_every=sync.every, sync_is_late=sync.is_late)
+    run = train(trial, engine=engine, sync=sync)
     if int(os.environ["RANK"]) == 0:
         data = trial.workload.dataset(arrays, "train")
         parameters = new_model(trial.workload, getattr(data, "state", {}), rate=0.0).parameters()

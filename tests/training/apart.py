@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from daybreak.contract.record_parts import Tuning
+from daybreak.contract.record_parts import Sync, Tuning
 from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
@@ -46,7 +46,7 @@ def train(
             time.sleep(0.05)  # so that averages are slower, on a busy machine too
         return trainer.num_updates + 1 >= updates
 
-    job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01, sync_every=EVERY, **changed)
+    job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01, sync=Sync(every=EVERY), **changed)
     trainer = Trainer(
         made,
         job,

@@ -168,9 +168,8 @@ class Recipe(Record):
     base_batch_size: int = 0  # the size that the rate is for; 0: batch_size
     base_samples: int = 0  # to train on in batches of that size; 0: num_samples
     scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
-    sync_every: int = 1  # updates between averages over workers
-    sync_is_late: bool = False  # an average is taken up one interval later, so that nobody waits for it
-    sync_is_tried: bool = False  # and given up where it does not pay
+    sync: Sync = EVERY_UPDATE  # when its workers agree
+    sync_is_tried: bool = False  # and summed at every update where averages do not pay
     threads: Literal["fixed", "auto"] = "fixed"  # auto: asynchronous workers on free cores
     # What a worker may change where memory becomes short.
     follow_memory: Literal["off", "same_gradient", "band_limited"] = "off"
@@ -194,7 +193,7 @@ class Recipe(Record):
     @property
     def signal_updates(self) -> int:
         """Updates until all workers have what one signals, at most."""
-        return self.sync_every * (2 if self.sync_is_late else 1)
+        return self.sync.every * (2 if self.sync.is_late else 1)
 
     @property
     def identity(self) -> str:
@@ -215,13 +214,13 @@ class Recipe(Record):
             self.base_batch_size,
             self.base_samples,
             self.scaling,
-            self.sync_every,
+            self.sync.every,
             bool(self.sizes),
             self.source_digest,
             *([self.split] if self.split != "train" else []),
             *([self.tuning.band_rate] if self.tuning.band_rate else []),
             *([self.threads] if self.threads != "fixed" else []),
-            *(["late"] if self.sync_is_late else []),
+            *(["late"] if self.sync.is_late else []),
             *(["tried"] if self.sync_is_tried else []),
             *([self.follow_memory] if self.follow_memory == "band_limited" else []),
         )

@@ -246,7 +246,7 @@ def _engine_class(recipe: Recipe, alive: Callable[[], None]) -> "Callable[..., T
     for engine_of in hooks.functions("engine"):
         if engine := cast("Callable[..., TorchEngine] | None", engine_of(recipe, alive)):
             return engine
-    for asked, key in ((recipe.threads == "auto", "train.threads"), (recipe.sync_every > 1, "train.sync")):
+    for asked, key in ((recipe.threads == "auto", "train.threads"), (recipe.sync.every > 1, "train.sync")):
         if asked:
             raise JobError(
                 f"no extension here takes updates as {key} asks; restore pipeline/daybreak/extensions, or "

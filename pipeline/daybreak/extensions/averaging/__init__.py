@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 def engine(recipe: "Recipe", alive: Callable[[], None]) -> "Callable[..., TorchEngine] | None":
     """Returns the engine of a job whose workers agree every few updates; None for others."""
-    if recipe.sync_every <= 1:
+    if recipe.sync.every <= 1:
         return None
     from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 
     return partial(
         LocalSgdEngine,
-        sync_every=recipe.sync_every,
-        is_late=recipe.sync_is_late,
+        sync_every=recipe.sync.every,
+        is_late=recipe.sync.is_late,
         try_after=ceil(recipe.warmup * recipe.num_samples / recipe.batch_size)
         if recipe.sync_is_tried
         else None,
