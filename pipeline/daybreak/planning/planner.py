@@ -79,19 +79,8 @@ def plan(
         known=known,
         left_usd=params.plan.explore_usd - explored_usd,
     )
-    num_left_out = 0
-    try:
-        made = _planned(problem, recipe)
-    except PlanError as error:
-        if not recipe.num_missed:
-            raise
-        log.warning(
-            "%s; instead, %s samples of missed nights, which no version was trained on, are left out",
-            error,
-            f"{recipe.num_missed:,}",
-        )
-        num_left_out, recipe = recipe.num_missed, recipe.without_missed()
-        made = replace(_planned(problem, recipe), num_left_out=num_left_out)
+    made, recipe = _with_what_fits(problem, recipe)
+    num_left_out = made.num_left_out
 
     def longer(length: float) -> Plan | None:
         tonight = replace(
@@ -118,6 +107,22 @@ def plan(
             left_usd=problem.left_usd,
         )
     return made
+
+
+def _with_what_fits(problem: Problem, recipe: Course) -> tuple[Plan, Course]:
+    """Returns the plan and what it trains: without the samples of missed nights, where they are too many."""
+    try:
+        return _planned(problem, recipe), recipe
+    except PlanError as error:
+        if not recipe.num_missed:
+            raise
+        log.warning(
+            "%s; instead, %s samples of missed nights, which no version was trained on, are left out",
+            error,
+            f"{recipe.num_missed:,}",
+        )
+    tonight = recipe.without_missed()
+    return replace(_planned(problem, tonight), num_left_out=recipe.num_missed), tonight
 
 
 @dataclass(frozen=True, kw_only=True)
