@@ -112,7 +112,7 @@ def test_images_are_named_by_a_version() -> None:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A PostgreSQL in which databases.sh has run as its image runs it; its folder."""
+    """The folder of a PostgreSQL in which databases.sh has run, as in the image."""
     secrets = tmp_path_factory.mktemp("secrets")
     for name in ("airflow", "mlflow", "serving"):
         (secrets / f"{name}_database").write_text(f"pass'{name}\n")

@@ -33,7 +33,7 @@ def test_the_class_of_an_example_is_short(name: str) -> None:
 
 
 def test_fraud_begins_by_its_readme_and_goes_through_every_step(tmp_path: Path) -> None:
-    """By its own test, which is that of demand, images and language too; these have a night instead."""
+    """Runs the example's own tests; demand, images and language have the same, and here a night instead."""
     assert "1 passed" in run(folder=begun("fraud", tmp_path), shell=TESTS)
 
 

@@ -54,7 +54,7 @@ def killed_at(
 
 
 def in_a_process(act: Callable[[], object]) -> tuple[int, str]:
-    """Exit status of a fork that does it, and what it returned; of a kill, what was left is left."""
+    """Exit status and result of the work in a fork; a kill leaves everything as it is."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

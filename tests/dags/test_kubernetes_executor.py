@@ -88,7 +88,7 @@ def of_scheduler() -> dict[str, str]:
 
 
 def with_values(pod: dict[str, Any], values: dict[str, str]) -> dict[str, Any]:
-    """The pod, whose variables have these values where it has them at all."""
+    """The pod with these values for the variables that it has."""
     for each in pod["spec"]["containers"][0]["env"]:
         each["value"] = values.get(each["name"], each["value"])
     return pod

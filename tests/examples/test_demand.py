@@ -1,4 +1,4 @@
-"""Meters: deterministic, and what one read a week ago tells what it will read."""
+"""Meters are deterministic, and last week's reading of a meter predicts the next one."""
 
 from datetime import date, timedelta
 from pathlib import Path

@@ -45,7 +45,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Job:
-    """A small network; what binds it and what is wrong with it are arguments."""
+    """A small network; arguments choose its bound and its faults."""
 
     def __init__(self, num_samples=4096, load_s=0.0, hidden=64, loss="per sample", step_s=0.0):
         self.num_samples, self.load_s, self.hidden = num_samples, load_s, hidden

@@ -84,7 +84,7 @@ def loaded(folder: Path, *, number: int = 0, **environment: str) -> Loaded:
 
 
 def ask(folder: Path, log: str, *requests: Any, number: int = 2, **environment: str) -> list[Any]:
-    """What each request in turn is answered, as Vertex would hear it; one may be made of those before."""
+    """The answers to requests in turn, in Vertex AI's form; a request may be made of earlier answers."""
 
     async def answered() -> list[Any]:
         named = {"MODEL_VERSION": str(number), "ENDPOINT": HERE, **environment}

@@ -44,7 +44,7 @@ def update(made: TorchEngine, number: int) -> None:
 
 
 def updates(folder: Path, *, short: bool) -> TorchEngine:
-    """Three updates: one allocates what stays, one shows what a pass takes, one is short of that."""
+    """Three updates: the first allocates lasting memory, the second measures a pass, the third runs short."""
     made = engine(folder)
     update(made, 0)
     memory._reset_peak()

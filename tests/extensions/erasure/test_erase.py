@@ -45,7 +45,7 @@ DAY = date(2026, 3, 3)
 
 
 class Kept:
-    """A home as it was made, which each test begins with; its paths are part of what git and MLflow keep."""
+    """A fresh home for each test, always at the same path, since git and MLflow keep paths."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.kept = home, home.parent / "kept"

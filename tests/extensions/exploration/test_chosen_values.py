@@ -40,7 +40,7 @@ def choosing(home: Path, choices: str, commit) -> None:
 
 
 def closed(pattern: Night, key: str, values: Sequence[int], *, worth: float) -> None:
-    """Closes a night for each value, which adds `worth` to its score where it is not the first of them."""
+    """Closes a night for each value; every value but the first adds `worth` to the score."""
     for number, value in enumerate(values):
         opened = replace(
             pattern, id=f"night-{number}", previous=branch.ledger_tip(Home.here()),

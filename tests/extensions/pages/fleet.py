@@ -18,7 +18,7 @@ PAGE = """<!doctype html><html lang="en"><title>A night</title>
 
 
 def make(folder: Path, *, num: int = 60, last: date | None = None, **seeds: int) -> Path:
-    """The home that leads a fleet of these models, the first of which is its own; each has its own seed."""
+    """The leading home of a fleet: the first model is its own, and every model has another seed."""
     last = last or datetime.now(UTC).date()
     for model, seed in seeds.items():
         home = folder / model
