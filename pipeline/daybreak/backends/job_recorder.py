@@ -1,4 +1,4 @@
-"""Records in the journal of a job what its place says of it: its state, its times, and why it ended.
+"""Records in a job's journal the state, times and cause of the end that the place reports.
 
 While the place does not answer, the journal gives the last known state, so that a night goes on and ends.
 """

@@ -122,7 +122,7 @@ class Rented:
 
 
 class RentalPlace(ABC):
-    """A place that bills for machines or queues for them, as it is asked for one job after another."""
+    """A place that bills or queues for machines, and takes jobs one by one."""
 
     place = "the service"  # in sentences
     faults: Mapping[str, Fault] = COMMON

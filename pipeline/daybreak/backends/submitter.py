@@ -33,7 +33,7 @@ class Submitter:
         self.recorder, self.place = recorder, recorder.place
 
     def submit(self, job: Job, machines: Sequence[Machine]) -> str:
-        """Returns the place's name of the job, which is made unless it is alive, done, or on its way."""
+        """Returns the place's name of the job; makes the job unless one is alive, done, or on the way."""
         with self.recorder.journal.alone():
             return self._standing(job) or self._made(job, machines)
 
