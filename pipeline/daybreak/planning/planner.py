@@ -110,7 +110,7 @@ def plan(
 
 
 def _with_what_fits(problem: Problem, recipe: Course) -> tuple[Plan, Course]:
-    """Returns the plan and its dataset, without the samples of missed nights where these are too many."""
+    """Returns the plan and its course of training, without missed nights where their samples are too many."""
     try:
         return _planned(problem, recipe), recipe
     except PlanError as error:
