@@ -44,11 +44,16 @@ def history(
     return figures
 
 
-def found(figures: dict[date, dict[str, Figure]], *, since: date = date.min, rate: float = 2.0) -> list[str]:
-    return [
-        one.figure
-        for one in drifting(figures, max(figures), false_alarms_per_year=rate, label="fraud", since=since)
-    ]
+def found(figures: dict[date, dict[str, Figure]], *, since: date = date.min) -> list[str]:
+    """Names of the figures that drift up to the newest day, where rows were accepted up to `since`."""
+    trends = drifting(
+        figures,
+        max(figures),
+        false_alarms_per_year=2,
+        label="fraud",
+        since={"rows": since, "size price": since},
+    )
+    return [one.figure for one in trends]
 
 
 @pytest.mark.parametrize(
@@ -105,3 +110,15 @@ def test_labels_that_are_known_weeks_later_are_judged_on_the_days_that_have_them
     for day in sorted(figures)[-30:]:
         del figures[day]["mean fraud"]
     assert found(figures) == ["mean fraud"]
+
+
+@pytest.mark.parametrize("lasting", [70, 180, 300])
+def test_a_drift_that_lasts_is_still_found(lasting: int) -> None:
+    """Also where a first night meets a history that has drifted all along."""
+    for before in (0, 60):
+        assert "rows" in found(history(lasting + before, since=before, rows=-0.01))
+
+
+def test_days_of_business_are_enough() -> None:
+    figures = {day: own for day, own in history(250, since=130, rows=-0.01).items() if day.weekday() < 5}
+    assert "rows" in found(figures)

@@ -48,7 +48,7 @@ class Known:
     figures: Mapping[str, Figure]
     sketch: Sequence[int]
     sample: Sample | None = None  # where it was read from the rows
-    accepts_drift: bool = False  # a person has accepted the slow drift up to it
+    accepted_drift: tuple[str, ...] = ()  # figures whose slow drift up to it a person has accepted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def read() -> dict[date, Known]:
             of=content["of"],
             figures=figures,
             sketch=content["sketch"],
-            accepts_drift=content.get("accepts_drift", False),
+            accepted_drift=tuple(content.get("accepted_drift", ())),
         )
     return kept
 
@@ -97,7 +97,7 @@ def write(history: Mapping[date, Known]) -> None:
             "of": known.of,
             "figures": known.figures,
             "sketch": list(known.sketch),
-            "accepts_drift": known.accepts_drift,
+            "accepted_drift": known.accepted_drift,
         }
         text = json.dumps(content) + "\n"
         if not path.exists() or path.read_text() != text:
@@ -153,7 +153,7 @@ def completed(
                     figures=own,
                     sketch=sketch,
                     sample=sample,
-                    accepts_drift=sample.day in kept and kept[sample.day].accepts_drift,
+                    accepted_drift=kept[sample.day].accepted_drift if sample.day in kept else (),
                 )
     for day in missing:
         history[day].figures[AGAIN] = _again(day, history)  # type: ignore[index]  # made above

@@ -7,9 +7,10 @@ label, and how it goes with single features. A tenth of `validate.false_alarms_p
 together, shared evenly. Pure.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from math import exp
+from types import MappingProxyType
 
 from daybreak.contract.formats import percents
 from daybreak.contract.record_parts import Trend
@@ -18,12 +19,13 @@ from daybreak.data.day_figures import Figure
 from daybreak.statistics.trend import TrendLine, trend
 
 WINDOW = 60  # days
-LEAST_SHARE = 0.75  # of the days of a window, on which the figure is known
+LEAST_SHARE = 0.6  # five days a week are more; of the days of a window, on which the figure is known
 SHARE = 0.1  # of the false alarms a year
 # Independent tests that the overlapping windows of a year's nights amount to: of series without a trend, 1 in
 # 100 for each unit of chance has a night in the year that says there is one.
 TESTS_PER_YEAR = 100
 LONGEST = 365  # days that are looked at, to see how a figure wanders
+NOWHERE: Mapping[str, date] = MappingProxyType({})
 FIRST_WORDS = ("mean", "size", "missing")  # of figures that are tested
 
 
@@ -34,7 +36,7 @@ def drifting(
     false_alarms_per_year: float,
     label: str = "",
     off: Collection[str] = (),
-    since: date = date.min,
+    since: Mapping[str, date] = NOWHERE,
 ) -> list[Trend]:
     """Returns the figures with a trend over the `WINDOW` days up to `day`, the plainest first.
 
@@ -44,7 +46,7 @@ def drifting(
         false_alarms_per_year: times a year that something unlike may be said of sound days.
         label: column of the label; "" for a table without.
         off: figures that are not judged.
-        since: day after which the window begins, as a person has accepted what was before.
+        since: by figure, the day after which its window begins, as a person has accepted what was before.
     """
     days = [one for one in sorted(history) if one <= day][-LONGEST:]
     newest = {name for one in days[-WINDOW:] for name in history[one]}  # a label may be known late
@@ -52,7 +54,7 @@ def drifting(
     found = []
     for name in names:
         known = [one for one in days if name in history[one]]
-        window = [one for one in known if one > since][-WINDOW:]
+        window = [one for one in known if one > since.get(name, date.min)][-WINDOW:]
         if len(window) < WINDOW or (window[-1] - window[0]).days > WINDOW / LEAST_SHARE:
             continue
         figures = [history[one][name] for one in known]

@@ -90,7 +90,9 @@ def validate(
     try:
         passed = checks.expect(judged, findings.of_days, night, came_in=agenda.came_in, by=night.day)
         trends, figures = _slow_drift(night, passed.figures, table, suite, checks.params)
-    except DataError:
+    except DataError as error:
+        if checks.params.slow_drift == "hold" and night.day not in checks.params.accepted_days:
+            error.args = (f"{error}; a night that accepts the day accepts slow drift up to it, too",)
         for day in agenda.came_in:
             path = part_of(day, REFUSED)
             _write_bad(_rows(day, table), judged[day], [rule.name for rule in rules], path, key=table.key)
@@ -113,7 +115,7 @@ def validate(
             *passed.note,
             *passed.unusual,
             *(
-                Expectation(rule=f"slow drift: {one.words}", column="(day)", num_failed=1, success=False)
+                Expectation(rule=f"slow drift: {one.words}", column="(day)", num_failed=0, success=False)
                 for one in trends
             ),
             *refused,
@@ -532,7 +534,7 @@ def _slow_drift(
     suite: Suite,
     params: ValidateParams,
 ) -> "tuple[tuple[Trend, ...], dict[date, day_history.Known]]":
-    """Returns the figures that drift slowly, and the figures of all days, the day marked if it accepts that.
+    """Returns the figures that drift slowly, and the figures of all days, with what a person has accepted.
 
     Raises DataError where slow drift has to stop the night, and no person has accepted it.
     """
@@ -544,18 +546,21 @@ def _slow_drift(
         false_alarms_per_year=params.false_alarms_per_year,
         label=table.label.column if table.label else "",
         off=[name for name, how in suite.limits.items() if how == "off"],
-        since=max((day for day, known in figures.items() if known.accepts_drift), default=date.min),
+        since={name: day for day, known in sorted(figures.items()) for name in known.accepted_drift},
     )
     for one in trends:
         log.warning("slow drift: %s", one.words)
-    if not trends or params.slow_drift != "hold":
+    severities = suite.limits if isinstance(suite.limits, dict) else {}
+    stopping = [one for one in trends if severities.get(one.figure) != "warn"]
+    if not stopping or params.slow_drift != "hold":
         return tuple(trends), figures
     if night.day not in params.accepted_days:
         raise DataError(
-            f"the data drifts slowly up to {night.day}: {'; '.join(one.words for one in trends)}; fix the "
+            f"the data drifts slowly up to {night.day}: {'; '.join(one.words for one in stopping)}; fix the "
             f"source and ingest again, change validate.slow_drift, {day_history.acceptance(night.day, night)}"
         )
-    return tuple(trends), figures | {night.day: replace(figures[night.day], accepts_drift=True)}
+    accepted = tuple(one.figure for one in stopping)
+    return tuple(trends), figures | {night.day: replace(figures[night.day], accepted_drift=accepted)}
 
 
 def _clean_rows(day: date, judged: Mapping[date, PartitionFindings]) -> "drift.Rows":

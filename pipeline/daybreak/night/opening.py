@@ -48,7 +48,7 @@ from daybreak.storage.home import Home
 log = logging.getLogger(__name__)
 
 ARRAYS, KEYS = "data/arrays", "keys.json"
-SETTLING_NIGHTS = 14  # that follow a cold start, before slow drift is a reason for another
+SETTLING_DAYS = 14  # that follow a cold start, before slow drift is a reason for another
 CARRIED = ["data/raw", "data/clean", "data/quarantine", "data/figures"]  # from night to night, by DVC
 
 
@@ -436,7 +436,9 @@ def _why_cold(home: Home, champion: Champion | None, day: date, asked: Params) -
     spent = chain.why_cold(champion, past, day=day, when_spent=asked.gate.when_spent)
     if erased or spent or asked.validate_.slow_drift != "cold":
         return erased or spent
-    report = next((one.report for one in past if one.report), None)
-    if report is None or not report.trends or any(one.night.cold for one in past[:SETTLING_NIGHTS]):
+    nights = [one for one in past if not one.rollback]
+    report = next((one.report for one in nights if one.report), None)
+    newest = max((one.night.day for one in nights if one.night.cold and one.training), default=date.min)
+    if report is None or not report.trends or day - newest < timedelta(days=SETTLING_DAYS):
         return ""
     return f"the data drifts slowly: {report.trends[0].words}"

@@ -4,11 +4,13 @@ A line and a level for each weekday are fitted by least squares, with values cli
 deviations from the fit (Huber 1964). Successive errors are correlated: the variance of the slope is widened
 by (1 + r) / (1 - r), where r is their first-order correlation, corrected for its bias downwards (Kendall
 1954), and the degrees of freedom fall by as much. A series that wanders by itself, as with the seasons, has
-slopes beyond their errors in earlier windows as well: the error is widened by their root mean square. Pure.
+slopes beyond their errors in earlier windows as well: the error is widened by their root mean square. Windows
+just before the last one, as far as all have its direction, may hold the same trend, and are left out. Pure.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from math import sqrt
 
 import numpy as np
@@ -29,7 +31,7 @@ class TrendLine:
 
     before: float  # the line's value on the first day
     now: float  # and on the last
-    per_day: float
+    per_day: float  # from one value to the next, where days are missing
     error: float  # standard error of `per_day`
     freedom: float  # degrees of freedom
 
@@ -53,7 +55,8 @@ def trend(values: Sequence[float], weekdays: Sequence[int], *, window: int) -> T
     ends = range(len(series), window - 1, -1)
     tonight = _line(series[-window:], days[-window:])
     earlier = [_line(series[end - window : end], days[end - window : end]) for end in ends[window::STRIDE]]
-    wandered = [(one.per_day / max(one.error, LEAST_ERROR)) ** 2 for one in earlier]
+    others = dropwhile(lambda one: one.per_day * tonight.per_day > 0, earlier)
+    wandered = [(one.per_day / max(one.error, LEAST_ERROR)) ** 2 for one in others]
     wider = max(1.0, sqrt(float(np.mean(wandered)))) if wandered else 1.0
     return TrendLine(
         before=tonight.before,

@@ -64,4 +64,4 @@ def test_an_outcome_counts_by_the_window_of_its_own_answer() -> None:
     (shown,) = exposures(np.random.default_rng(0), users(0, 1), share=0.5, start=0)
     late, soon = (replace(shown, taken=("i1",), taken_at=at) for at in (61.0, 59.0))
     kept = list(_outcomes_of_each([late, soon, replace(soon, time=50.0)], window_s=60, now=100))
-    assert [one.taken for one in kept] == [None, ("i1",), None]  # told too late; in time; not yet over
+    assert [one.taken for one in kept] == [None, ("i1",)]  # told too late; in time; the third is not yet over

@@ -77,7 +77,7 @@ def broken(finding: Readout) -> list[str]:
 
 def test_the_score_of_a_user_is_the_metric_over_all_rows_with_a_label() -> None:
     one, other = shown([0.2, 0.9, 0.6], [0, None, 1]), shown([0.7], [1])
-    mean = BY.of([one, other], until=60)
+    mean = BY.of([one, other], window_s=60)
     assert mean == pytest.approx(-log_loss([0, 1, 1], [0.2, 0.6, 0.7]))
 
 
@@ -87,17 +87,17 @@ def test_the_score_of_a_user_is_the_metric_over_all_rows_with_a_label() -> None:
     replace(shown([0.2], [0]), predicted='{"other": [0.2]}'),
 ], ids=["untold", "null", "no number", "late", "too few", "not kept", "another prediction"])  # fmt: skip
 def test_what_has_no_label_in_time_is_not_scored(one: Exposure) -> None:
-    assert BY.of([one], until=60) is None
+    assert BY.of([one], window_s=60) is None
 
 
 def test_true_is_one() -> None:
-    assert BY.of([shown([0.2], [True])], until=60) == BY.of([shown([0.2], [1])], until=60)
+    assert BY.of([shown([0.2], [True])], window_s=60) == BY.of([shown([0.2], [1])], window_s=60)
 
 
 def test_a_metric_without_a_label_needs_no_outcome() -> None:
     by = RowScore(metric=Perplexity(), has_label=False, low=0, high=2)
     rows = [[6.0, 3.0], [2.0, 2.0]]
-    assert by.of([shown(rows, None)], until=60) == pytest.approx(-1.5)  # the mean of 2 and 1
+    assert by.of([shown(rows, None)], window_s=60) == pytest.approx(-1.5)  # the mean of 2 and 1
 
 
 def test_a_metric_of_a_set_has_no_value_of_a_sample() -> None:
@@ -120,7 +120,7 @@ def test_the_first_metric_with_values_of_samples_decides_as_held_out_samples_hav
     assert isinstance(by, RowScore)
     assert (by.metric.name, by.low, by.high, by.has_label) == ("pinball", live.low, live.high, True)
     assert rules == replace(RULES, margin=live.margin)  # that of params.yaml is of the first metric
-    assert by.of([shown([0.2], [1])], until=60) == pytest.approx(-0.4)
+    assert by.of([shown([0.2], [1])], window_s=60) == pytest.approx(-0.4)
 
 
 def with_amounts(number: int, *, better: float = 0.0, worse: float = 0.0) -> list[Exposure]:
@@ -206,10 +206,10 @@ def test_labels_of_users_come_by_number_or_by_the_name_of_their_class() -> None:
     )
     by, _ = score_by(evaluation, GateParams(), rules=RULES)
     for labels_of_users in (["sales", "billing"], [0, 2], [0, "billing"]):
-        score = by.of([shown(chances.tolist(), labels_of_users)], until=9.0)
+        score = by.of([shown(chances.tolist(), labels_of_users)], window_s=9.0)
         assert score == pytest.approx(np.log([0.7, 0.8]).mean())
     for wrong in ("none of them", 3, -1, 1.5):
-        half = by.of([shown(chances.tolist(), ["sales", wrong])], until=9.0)
+        half = by.of([shown(chances.tolist(), ["sales", wrong])], window_s=9.0)
         assert half == pytest.approx(np.log(0.7))
 
 
@@ -270,10 +270,10 @@ def test_a_label_of_one_client_overturns_nothing_that_all_others_prove() -> None
 
 def test_a_value_counts_as_far_as_the_width_of_the_range_beyond_it() -> None:
     absolute = RowScore(metric=AbsoluteError(), has_label=True, low=1.0, high=3.0)
-    scores = [absolute.of([shown([0.0], [label])], until=60) for label in (0.5, 4.5, 5.5, 1e200)]
+    scores = [absolute.of([shown([0.0], [label])], window_s=60) for label in (0.5, 4.5, 5.5, 1e200)]
     assert scores == [-0.5, -4.5, -5.0, -5.0]
     alike = RowScore(metric=Accuracy(), has_label=True, low=1.0, high=1.0, classes=("no", "yes"))
-    assert alike.of([shown([[0.9, 0.1]], ["yes"])], until=60) == 0.0
+    assert alike.of([shown([[0.9, 0.1]], ["yes"])], window_s=60) == 0.0
 
 
 def test_a_metric_that_fails_on_what_was_told_is_reported_in_a_sentence(tmp_path: Path) -> None:

@@ -135,6 +135,37 @@ def test_the_effect_of_visits_is_on_the_scale_of_lists_that_were_taken_from() ->
     assert effect.mean == pytest.approx(np.mean(ours) - np.mean(theirs), rel=0.1)
 
 
+def test_a_challenger_whose_users_come_more_often_is_no_worse_for_visits_whose_outcome_is_yet_to_come() -> (
+    None
+):
+    """All visits are alike; the challenger's users have two more, late in the window of the first."""
+    crowd, rng, log = users(0, 1500), np.random.default_rng(0), []
+    for seconds in (0, 50, 57):
+        visits = exposures(rng, crowd, share=0.5, start=seconds, apart_s=0.01)
+        log += [one for one in visits if one.arm == CHALLENGER or not seconds]
+    effect = finding_of(sorted(log, key=lambda shown: shown.time)).result.effect
+    assert effect is not None
+    assert effect.low < 0 < effect.high
+
+
+def test_a_challenger_without_a_take_is_stopped_where_few_visits_end_in_one() -> None:
+    crowd, rng, log = users(0, 1500), np.random.default_rng(0), []
+    for seconds in (0, 10, 20, 30):
+        rare, none = Model(outcomes=0.05, hit=1.0), Model(outcomes=0.0)
+        log += exposures(rng, crowd, share=0.5, start=seconds, apart_s=0.01, champion=rare, challenger=none)
+    finding = finding_of(sorted(log, key=lambda shown: shown.time))
+    assert [check.name for check in finding.checks if not check.ok] == ["score"]
+
+
+def test_users_who_come_back_at_another_share_or_to_another_arm_have_come_back() -> None:
+    crowd, rng = users(0, 3000), np.random.default_rng(0)
+    first = list(exposures(rng, crowd, share=0.25, start=0, apart_s=0.01))
+    gone = {one.unit for one in first if rng.random() < (0.6 if one.arm == CHALLENGER else 0.3)}
+    back = exposures(rng, [one for one in crowd if one not in gone], share=0.5, start=100, apart_s=0.001)
+    finding = finding_of([*first, *back], now=1000)
+    assert "returning users" in [check.name for check in finding.checks if not check.ok]
+
+
 def leaving(stay: float, *, number: int, seed: int) -> list[Exposure]:
     """Users who come again after the time for an outcome: half of the champion's, `stay` of the other's."""
     crowd, rng = users(seed * 10**6, number), np.random.default_rng(seed)

@@ -40,7 +40,7 @@ def volume(exposures: Iterable[ShownExposure], *, now: float, days: float, by: L
     first = now
     for shown in exposures:
         first = min(first, shown.time)
-        score = by.of([shown], until=math.inf)
+        score = by.of([shown], window_s=math.inf)
         scores.setdefault((shown.unit, int((now - shown.time) // DAY_S)), []).append(score)
     if by.of_lists:  # a list without an outcome scores 0
         means = np.array(
@@ -108,7 +108,7 @@ def scores_before(exposures: Iterable[ShownExposure], *, by: LiveScore = LISTS) 
     """Returns the mean score of each unit that has one; of lists, that is 0 where nothing was taken."""
     scores: dict[str, list[float]] = {}
     for shown in exposures:
-        score = by.of([shown], until=math.inf)
+        score = by.of([shown], window_s=math.inf)
         if score is None and by.of_lists:
             score = 0.0
         if score is not None:

@@ -122,8 +122,9 @@ def _outcomes_of_each(shown: "Sequence[Exposure]", *, window_s: float, now: floa
     An outcome is then told at 0, since the window of the user's first exposure does not matter any more.
     """
     for one in shown:
-        over = one.time + window_s <= now
-        in_time = over and one.taken_at is not None and one.taken_at <= one.time + window_s
+        if one.time + window_s > now:
+            continue  # rather than count as a visit without an outcome
+        in_time = one.taken_at is not None and one.taken_at <= one.time + window_s
         yield replace(one, taken=one.taken if in_time else None, taken_at=0.0 if in_time else None)
 
 

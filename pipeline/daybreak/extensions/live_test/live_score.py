@@ -94,10 +94,19 @@ class LiveScore(Protocol):
     def has_label(self) -> bool:
         """Whether a score needs an outcome."""
 
-    def of(self, exposures: Sequence[ShownExposure], *, until: float) -> float | None:
-        """Returns the score of a user's exposures by the outcomes until then; None without any."""
+    @property
+    def windows(self) -> int:
+        """Windows for outcomes after a user's first exposure by which the score is settled."""
 
-    def answered(self, exposures: Sequence[ShownExposure], *, until: float) -> float:
+    def of(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float | None:
+        """Returns the score of a user's exposures, oldest first, by their outcomes; None without any.
+
+        Args:
+            exposures: within a window after the first.
+            window_s: seconds in which outcomes count.
+        """
+
+    def answered(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float:
         """Returns the share of the exposures with an outcome; 1 where the score leaves out all others."""
 
     def losses(self, scores: Floats) -> Floats:
@@ -111,21 +120,26 @@ class LiveScore(Protocol):
 
 
 class ListScore:
-    """Scores lists by their NDCG@20."""
+    """Scores lists by their NDCG@20.
+
+    An outcome counts within a window after its own exposure, so that no visit has less time than another: a
+    user's last ones are settled two windows after the first.
+    """
 
     of_lists = True
     has_label = True
+    windows = 2
 
-    def of(self, exposures: Sequence[ShownExposure], *, until: float) -> float | None:
+    def of(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float | None:
         """Returns the mean over the exposures, of which those without an outcome score 0."""
-        reported = _reported(exposures, until)
+        reported = _reported(exposures, window_s)
         if not reported:
             return None
         return sum(list_score(shown.items, shown.taken or ()) for shown in reported) / len(exposures)
 
-    def answered(self, exposures: Sequence[ShownExposure], *, until: float) -> float:
+    def answered(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float:
         """Returns the share of the exposures with an outcome."""
-        return len(_reported(exposures, until)) / len(exposures)
+        return len(_reported(exposures, window_s)) / len(exposures)
 
     def losses(self, scores: Floats) -> Floats:
         """Returns 1 - score."""
@@ -144,9 +158,11 @@ def _with(ours: str, theirs: str) -> str:
     return f"{ours} with the challenger and {theirs} with the champion"
 
 
-def _reported(exposures: Sequence[ShownExposure], until: float) -> list[ShownExposure]:
-    """Returns the exposures whose outcome was told by then."""
-    return [one for one in exposures if one.taken is not None and (one.taken_at or 0.0) <= until]
+def _reported(exposures: Sequence[ShownExposure], window_s: float) -> list[ShownExposure]:
+    """Returns the exposures whose outcome was told within so many seconds."""
+    return [
+        one for one in exposures if one.taken is not None and (one.taken_at or 0.0) <= one.time + window_s
+    ]
 
 
 def list_score(items: Sequence[str], taken: Sequence[str]) -> float:
@@ -176,13 +192,15 @@ class RowScore:
     high: float
     classes: tuple[str, ...] = ()
     of_lists = False
+    windows = 1
 
-    def of(self, exposures: Sequence[ShownExposure], *, until: float) -> float | None:
-        """Returns the mean over the rows that have a label by then."""
+    def of(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float | None:
+        """Returns the mean over the rows that have a label within a window after the first exposure."""
+        until = exposures[0].time + window_s
         values = np.concatenate([np.zeros(0), *(self._values(shown, until) for shown in exposures)])
         return self._sign * float(values.mean()) if values.size else None
 
-    def answered(self, exposures: Sequence[ShownExposure], *, until: float) -> float:
+    def answered(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float:
         """Returns 1."""
         return 1.0
 

@@ -45,6 +45,7 @@ class Observation:
     later: list[ShownExposure] = field(
         default_factory=list
     )  # after it, at the same share and in the same arm
+    returned_at: float = math.inf  # when the unit first came after the window, to whichever arm
 
     def until(self, after_s: float) -> list[ShownExposure]:
         """Returns the exposures within so many seconds of the first."""
@@ -52,16 +53,17 @@ class Observation:
         return [one for one in shown if one.time <= self.time + after_s]
 
     def score(self, by: LiveScore = LISTS, *, window_s: float) -> float | None:
-        """Score of the exposures by the outcomes that were told within the window; None: none was."""
-        return by.of(self.exposures, until=self.time + window_s)
+        """Score of the exposures by their outcomes; None: there is none."""
+        return by.of(self.exposures, window_s=window_s)
 
     def answered(self, by: LiveScore = LISTS, *, window_s: float) -> float:
-        """Returns the share of the exposures whose outcome was told within the window."""
-        return by.answered(self.exposures, until=self.time + window_s)
+        """Returns the share of the exposures with an outcome."""
+        return by.answered(self.exposures, window_s=window_s)
 
     def came_back(self, *, after_s: float, until_s: float) -> bool:
-        """Returns whether the unit came again so many seconds after the first exposure, in the same arm."""
-        return any(self.time + after_s < one.time <= self.time + until_s for one in self.later)
+        """Returns whether the unit came again so many seconds after the first exposure, to whichever arm."""
+        times = (*(one.time for one in self.exposures), self.returned_at)
+        return any(self.time + after_s < time <= self.time + until_s for time in times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,7 @@ def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> Observati
     again: dict[tuple[str, float], Observation] = {}
     observations: list[Observation] = []
     latencies: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    waited_for: dict[str, list[Observation]] = {}  # of units that have not returned yet
     impossible, share = 0, 0.0
     for shown in exposures:
         ours = shown.arm == CHALLENGER
@@ -124,11 +127,13 @@ def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> Observati
         if chance == (0.0 if ours else 1.0) or math.isnan(shown.share):
             impossible += 1
             continue
+        waited_for[shown.unit] = _still_gone(waited_for.get(shown.unit, []), shown.time, window_s=window_s)
         last = opened.get(shown.unit)
         if 0 < chance < 1:
             last = Observation(treated=ours, chance=chance, share=shown.share, time=shown.time)
             opened[shown.unit] = last
             observations.append(last)
+            waited_for[shown.unit].append(last)
             places[shown.unit] = (low, shown.share) if ours else (shown.share, high)
         if last and last.treated == ours and last.share == shown.share:
             (last.exposures if shown.time <= last.time + window_s else last.later).append(shown)
@@ -146,3 +151,14 @@ def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> Observati
         latencies_s={ours: np.array([*of.values()], dtype=np.float64) for ours, of in latencies.items()},
         returned=tuple(again.values()),
     )
+
+
+def _still_gone(waiting: list[Observation], now: float, *, window_s: float) -> list[Observation]:
+    """Notes that the unit of these observations comes now; returns those in whose window it still is.
+
+    Whether a unit comes is decided before it meets an arm, so any later exposure is a return.
+    """
+    for one in waiting:
+        if now > one.time + window_s:
+            one.returned_at = now
+    return [one for one in waiting if now <= one.time + window_s]

@@ -31,7 +31,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from daybreak.contract.formats import percents
+from daybreak.contract.formats import duration, percents
 from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import Action
 from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
@@ -130,7 +130,6 @@ def find(
         others: metrics that users judge as well (daybreak/gate/all_metrics.py).
     """
     num_ours, num_theirs = seen.counts()
-    over = [one for one in seen.observations if one.time + window_s <= now]
     arms = _as_drawn(seen)
     success: dict[str, Conclusion] = {}
     held: dict[str, Conclusion] = {}
@@ -142,14 +141,17 @@ def find(
             asked = replace(asked, refresh=True)
         else:
             asked = replace(asked, alpha=rules.alpha / num_success)
+        over = _over(seen.observations, metric.by.windows * window_s, now)
         scores = [one.score(metric.by, window_s=window_s) for one in over]
         result = _compared(
             over, scores, rules=asked, window_s=window_s, now=now, looks=looks, before=before, by=metric.by
         )
         (held if metric.is_guardrail else success)[metric.name] = result
-        checks.append(_score(over, scores, result, metric))
+        rate = _answered(over, metric.by, window_s=window_s)
+        checks.append(_score(over, scores, result, metric, rate=rate))
     labels: tuple[Check, ...] = ()
     if not by.of_lists and by.has_label:
+        over = _over(seen.observations, by.windows * window_s, now)
         labelled, _ = _labelled(over, [one.score(by, window_s=window_s) for one in over])
         labels = (_check("labels", srm.check(_arm(labelled), _chance(labelled))),)
     return Readout(
@@ -244,9 +246,11 @@ def _returning(users: Sequence[Observation], *, margin: float, window_s: float, 
     ]
     worst = min(range(len(tests)), key=lambda number: results[number].p_value)
     over, gone, windows = tests[worst]
+    if not 0 < sum(one.treated for one in over) < len(over):
+        return _check("returning users", results[worst])
     text = (
-        f"{{ours}} of the challenger's users had not come back {windows} times the time for an outcome "
-        f"later, and {{theirs}} of the champion's"
+        f"{{ours}} of the challenger's users had not come back within {duration(windows * window_s)}, and "
+        f"{{theirs}} of the champion's"
     )
     return _check("returning users", results[worst], shown=_means(text, _arm(over), gone))
 
@@ -333,7 +337,7 @@ def _compared(
     """
     look = None
     if looks:
-        ready, p = [one.time + window_s for one in over], _chance(over)
+        ready, p = [one.time + by.windows * window_s for one in over], _chance(over)
         look = looks.newest(ready, p * (1 - p), now=now, alpha=rules.alpha)
         due = [place for place, time in enumerate(ready) if look and time <= look.time]
         over, scores = [over[place] for place in due], [scores[place] for place in due]
@@ -353,7 +357,7 @@ def _compared(
             f"asks for {rules.min_samples:,} of each, look at the clients that post to /outcomes"
         )
         return Conclusion(status=Status.NO_DATA, sentence=sentence)
-    rate = float(np.mean([one.answered(by, window_s=window_s) for one in over]))
+    rate = _answered(over, by, window_s=window_s)
     if not by.of_lists:
         over, scores = _labelled(over, scores)
     values = np.array([score or 0.0 for score in scores])
@@ -374,6 +378,11 @@ def _compared(
         times = 1 / max(1 - foretold, LEAST_FORETOLD)
         sentence += f", worth {times:.2f} times the users by what they scored before"
     return Conclusion(status=status_of(scaled, rules), effect=scaled, sentence=sentence)
+
+
+def _answered(over: Sequence[Observation], by: LiveScore, *, window_s: float) -> float:
+    """Returns the mean share of a user's visits with an outcome; 1 where nobody is known."""
+    return float(np.mean([one.answered(by, window_s=window_s) for one in over])) if over else 1.0
 
 
 def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
@@ -416,13 +425,21 @@ def _labelled(
 
 
 def _score(
-    over: list[Observation], scores: list[float | None], result: Conclusion, metric: UserMetric
+    over: list[Observation],
+    scores: list[float | None],
+    result: Conclusion,
+    metric: UserMetric,
+    *,
+    rate: float,
 ) -> Check:
-    """Returns a metric's guardrail: not worse by more than the margin, nor proven worse at all."""
+    """Returns a metric's guardrail: not worse by more than the margin, nor proven worse at all.
+
+    The margin is one of visits with an outcome; the others, of which `rate` is the rest, have none to lose.
+    """
     if not metric.by.of_lists:
         over, scores = _labelled(over, scores)
     values = np.array([score or 0.0 for score in scores], dtype=np.float64)
-    losses, margin = metric.by.losses(values), metric.by.margin(metric.margin)
+    losses, margin = metric.by.losses(values), metric.by.margin(metric.margin * (rate or 1.0))
     alarm = e_process.alarm(_arm(over), _chance(over), losses, margin=margin)
     check = _check(metric.name, alarm, shown=metric.by.in_words(*_two_means(_arm(over), values)))
     if result.status is not Status.WORSE:
