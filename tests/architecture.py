@@ -17,16 +17,42 @@ from sys import argv
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "contract", "statistics", "storage", "machines", "data", "training", "workloads",
-    "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation",
-    "rollout", "gate", "report", "serving",
-)  # fmt: skip
+    "contract",
+    "statistics",
+    "storage",
+    "machines",
+    "data",
+    "training",
+    "workloads",
+    "profiling",
+    "prediction",
+    "planning",
+    "backends",
+    "jobs",
+    "registry",
+    "evaluation",
+    "rollout",
+    "gate",
+    "report",
+    "serving",
+)
 FIRST = ("hooks",)  # the table of extensions, which every room may ask
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
-    "supervisord_listener", "with_secrets", "airflow_health", "airflow_question", "warm_parent",
-    "night", "stages", "runner", "dvc_file", "check", "commands", "cli", "__main__",
-)  # fmt: skip
+    "supervisord_listener",
+    "with_secrets",
+    "airflow_health",
+    "airflow_question",
+    "warm_parent",
+    "night",
+    "stages",
+    "runner",
+    "dvc_file",
+    "check",
+    "commands",
+    "cli",
+    "__main__",
+)
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
 EXTENSIONS = "extensions"  # lean on the core, which asks daybreak/hooks.py for them and imports none
 CORE_TO_EXTENSION: set[tuple[str, str]] = set()  # what the core still imports of them; it only shrinks

@@ -74,7 +74,7 @@ TROUBLES: dict[str, tuple[Callable[[Path], AbstractContextManager[None]], str]] 
     "read-only": (read_only, r"the disk {} is read-only, or /\S+ is; make it writable"),
     "quota": (over_quota, r"the quota of user 0 on the disk {} is used up; free some space, or raise it"),
     "owner": (of_a_stranger, rf"user 0 may not write {{}}/\S+, which is user {STRANGER}'s; change its owner"),
-}  # fmt: skip
+}
 
 
 @contextmanager

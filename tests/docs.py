@@ -40,9 +40,14 @@ COMMAND_LINE = """\
 A stage runs in the current folder, or in that of the night which `--night ID` names. An option may be left
 out unless it is required."""
 TYPES = {
-    bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Plug: "class",
-    date: "date", type(None): "empty",
-}  # fmt: skip
+    bool: "`true` or `false`",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    Plug: "class",
+    date: "date",
+    type(None): "empty",
+}
 
 
 @cache
@@ -81,8 +86,11 @@ def sections() -> list[tuple[str, type[Section]]]:
     Those of the core stand as in its code; after its keys come those that an extension brings, and last the
     sections that only extensions have.
     """
-    core = [(field.alias or name, field.annotation) for name, field in Params.model_fields.items()
-            if not is_plug(field.annotation)]  # fmt: skip
+    core = [
+        (field.alias or name, field.annotation)
+        for name, field in Params.model_fields.items()
+        if not is_plug(field.annotation)
+    ]
     core.sort(key=lambda one: inspect.getsourcelines(one[1])[1])
     names = [name for name, _ in core]
     brought = [(section, hooks.imported(path)) for section, path in hooks.sections()]

@@ -62,9 +62,11 @@ def test_an_interface_that_does_not_answer_is_told() -> None:
 def supervisor(home: Path, **marks: str) -> subprocess.Popen[bytes]:
     """A process that stands where the supervisor of `make up` would."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "print('up', flush=True); input()"], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, env=os.environ | marks,
-    )  # fmt: skip
+        [sys.executable, "-c", "print('up', flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | marks,
+    )
     assert process.stdout
     process.stdout.readline()  # before it runs Python, its environment may look empty
     (home / "var").mkdir(exist_ok=True)

@@ -17,9 +17,17 @@ from tests.test_airflow_health import supervisor
 
 NOW = datetime(2025, 1, 2, tzinfo=UTC)
 NIGHT = Night(
-    id="n", day=NOW.date(), started_at=NOW, train_until=NOW, decide_until=NOW, budget_usd=1, trigger="",
-    code_commit="", previous="", airflow_run="retrain.cards/scheduled__2025-01-02T03:00:00+00:00",
-)  # fmt: skip
+    id="n",
+    day=NOW.date(),
+    started_at=NOW,
+    train_until=NOW,
+    decide_until=NOW,
+    budget_usd=1,
+    trigger="",
+    code_commit="",
+    previous="",
+    airflow_run="retrain.cards/scheduled__2025-01-02T03:00:00+00:00",
+)
 STOP = Stop(by="ann", reason="not tonight", stopped_at=NOW)
 
 

@@ -29,32 +29,61 @@ ROOT = architecture.ROOT
 MODULES = architecture.modules(ROOT)
 EXAMPLES = sorted((ROOT / "pipeline/daybreak/examples").rglob("*.py"))  # their tests among them
 PURE_ROOMS = {
-    "statistics", "prediction", "planning", "extensions.exploration", "extensions.simulation",
-    "extensions.spot", "extensions.unlike",
-}  # fmt: skip
+    "statistics",
+    "prediction",
+    "planning",
+    "extensions.exploration",
+    "extensions.simulation",
+    "extensions.spot",
+    "extensions.unlike",
+}
 ACTING = {
     "prediction.ledger_history",
     "extensions.exploration.chosen_values",
     "planning.plan_stage",
 }  # in those rooms, and read the ledger
 PURE = {
-    "contract.formats", "contract.units",
-    "extensions.bag.bag_forecast", "extensions.bag.reuse", "extensions.bag.state",
+    "contract.formats",
+    "contract.units",
+    "extensions.bag.bag_forecast",
+    "extensions.bag.reuse",
+    "extensions.bag.state",
     "extensions.fleets.sharing",
-    "backends.billing", "backends.faults", "extensions.vertex.error_codes", "extensions.vertex.job_spec",
-    "extensions.live_test.forecast", "extensions.live_test.observations", "extensions.live_test.ramp",
+    "backends.billing",
+    "backends.faults",
+    "extensions.vertex.error_codes",
+    "extensions.vertex.job_spec",
+    "extensions.live_test.forecast",
+    "extensions.live_test.observations",
+    "extensions.live_test.ramp",
     "extensions.live_test.readout",
-    "gate.all_metrics", "gate.selftest",
-    "jobs.decider", "jobs.escalation", "jobs.heartbeats", "jobs.moves", "jobs.observed_job", "jobs.outlook",
+    "gate.all_metrics",
+    "gate.selftest",
+    "jobs.decider",
+    "jobs.escalation",
+    "jobs.heartbeats",
+    "jobs.moves",
+    "jobs.observed_job",
+    "jobs.outlook",
     "jobs.remaining_work",
-    "machines.catalog", "machines.fees", "machines.losses", "machines.pricelist", "machines.rates",
+    "machines.catalog",
+    "machines.fees",
+    "machines.losses",
+    "machines.pricelist",
+    "machines.rates",
     "machines.startup",
-    "profiling.bounds", "profiling.explain", "profiling.remedies",
+    "profiling.bounds",
+    "profiling.explain",
+    "profiling.remedies",
     "registry.approval",
-    "training.batch_schedule", "training.batching", "training.learning_rate", "training.loss_watch",
+    "training.batch_schedule",
+    "training.batching",
+    "training.learning_rate",
+    "training.loss_watch",
     "training.noise",
-    "training.sample_audit", "training.sample_order",
-}  # fmt: skip
+    "training.sample_audit",
+    "training.sample_order",
+}
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 
@@ -133,7 +162,7 @@ ABSURD = [
     ("night/opening.py", 'BAG = "daybreak.extensions.bag.folder:bags"'),
     ("training/engine.py", "def late():\n    from daybreak.profiling.harness import Harness"),
     ("serving/version_process.py", "from daybreak.examples.shop.recommender import Recommender"),
-]  # fmt: skip
+]
 
 
 def test_the_source_root_holds_one_package_and_is_none_itself() -> None:
@@ -274,9 +303,19 @@ def test_each_record_is_written_by_a_stage_and_only_one() -> None:
     kinds = [kind for kind in writers if kind]
     assert len(kinds) == len(set(kinds)) == 12
     assert {kind.__name__ for kind in kinds} == {
-        "Night", "Batch", "Report", "Dataset", "Profile", "Plan", "Training",
-        "Evaluation", "Version", "Verdict", "Refit", "Release",
-    }  # fmt: skip
+        "Night",
+        "Batch",
+        "Report",
+        "Dataset",
+        "Profile",
+        "Plan",
+        "Training",
+        "Evaluation",
+        "Version",
+        "Verdict",
+        "Refit",
+        "Release",
+    }
 
 
 def test_a_stage_reads_only_what_an_earlier_one_wrote() -> None:

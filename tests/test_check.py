@@ -38,7 +38,7 @@ def machines(home, monkeypatch, named: str) -> Finding:
         ("a2-highgpu-1g", "a2-highgpu-1g; prices of 2026-07-30 to 2026-08-02, daybreak"),
         ("n2-*", "n2-standard-4, n2-standard-8, n2-standard-16, n2-standard-32, n2-standard-48 and 4 more; "),
     ],
-)  # fmt: skip
+)
 def test_machines_are_told_with_the_days_of_their_prices(tmp_path, monkeypatch, named, text):
     finding = machines(tmp_path, monkeypatch, named)
     assert finding.ok
@@ -84,7 +84,7 @@ def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_p
         ("train: {sync: auto}", "train.sync", "averaging"),
         ("train: {threads: auto}", "train.threads", "threads"),
     ],
-)  # fmt: skip
+)
 def test_a_key_that_only_an_absent_extension_reads_is_found(tmp_path, monkeypatch, settings, key, extension):
     head, _, _ = PARAMS.partition("plan:")
     loaded = params.loads(head + settings, source="params.yaml")
@@ -105,7 +105,7 @@ def test_a_key_that_only_an_absent_extension_reads_is_found(tmp_path, monkeypatc
         ("serving: {port: 8001}", "serving.port", "router"),
         ("notify: {openlineage: shop}", "notify.openlineage", "lineage"),
     ],
-)  # fmt: skip
+)
 def test_a_key_that_an_absent_extension_brings_is_refused(tmp_path, monkeypatch, settings, key, extension):
     text = PARAMS.partition("plan:")[0] + settings
     params.loads(text, source="params.yaml")

@@ -65,9 +65,11 @@ def test_dates_and_times_of_day_of_parquet_are_one_time_too(tmp_path: Path) -> N
 
 def test_of_two_times_of_day_the_one_of_the_date_is_asked_for(tmp_path: Path) -> None:
     url = written(
-        tmp_path, d=[f"{each:%Y-%m-%d}" for each in MOMENTS], opens=["08:00", "09:30"] * 12,
+        tmp_path,
+        d=[f"{each:%Y-%m-%d}" for each in MOMENTS],
+        opens=["08:00", "09:30"] * 12,
         at=[f"{each:%H:%M}" for each in MOMENTS],
-    )  # fmt: skip
+    )
     made = survey(url)
     assert "clock" not in made.plug and made.notes[0] == (
         "d has no time of day, and opens and at are times of day; if one belongs to it, "

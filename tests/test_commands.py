@@ -33,8 +33,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def completed(line: str) -> list[str]:
     """How a shell with argcomplete would go on with a line that begins with `daybreak`."""
     file = Path("completions")
-    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(file), "_ARGCOMPLETE_IFS": "\n",
-             "COMP_LINE": line, "COMP_POINT": str(len(line))}  # fmt: skip
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(file),
+        "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
     given = {**os.environ, **asked, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
     subprocess.run([sys.executable, "-m", "daybreak"], env=given, check=True, capture_output=True)
     return [word.strip() for word in file.read_text().split("\n")]
@@ -110,10 +115,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        "status", "status --all", "events", "rows", "verdict --night 2026-11-24",
-        "who-used 2026-11-23", "fleet", "prices --machine g2-*",
+        "status",
+        "status --all",
+        "events",
+        "rows",
+        "verdict --night 2026-11-24",
+        "who-used 2026-11-23",
+        "fleet",
+        "prices --machine g2-*",
     ],
-)  # fmt: skip
+)
 def test_what_commands_show_is_json_where_asked_and_has_no_colours_outside_of_a_terminal(
     words: str, fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

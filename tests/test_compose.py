@@ -83,8 +83,10 @@ def test_containers_have_no_rights_that_they_do_not_need() -> None:
         assert "cap_add" not in service, name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
-    mounted = {name: [mount for mount in service.get("volumes", ()) if isinstance(mount, str)]
-               for name, service in SERVICES.items()}  # fmt: skip
+    mounted = {
+        name: [mount for mount in service.get("volumes", ()) if isinstance(mount, str)]
+        for name, service in SERVICES.items()
+    }
     assert [name for name, mounts in mounted.items() if ".:/daybreak" in mounts] == ["airflow-scheduler"]
     assert mounted["serving"] == mounted["pages"] == [".:/daybreak:ro"]
     assert [name for name, mounts in mounted.items() if "login:/login" in mounts] == ["airflow-api"]
@@ -144,8 +146,11 @@ def test_each_role_has_its_own_database_and_no_other(cluster: str) -> None:
                 rows(role, other, "SELECT 1")
         with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
             rows(role, role, "CREATE ROLE another")
-    kept = rows("postgres", "postgres", "SELECT rolname || rolpassword FROM pg_authid WHERE NOT rolsuper "
-                "AND rolcanlogin ORDER BY 1")  # fmt: skip
+    kept = rows(
+        "postgres",
+        "postgres",
+        "SELECT rolname || rolpassword FROM pg_authid WHERE NOT rolsuper AND rolcanlogin ORDER BY 1",
+    )
     assert [one.partition("SCRAM-SHA-256")[0] for one in kept] == ["airflow", "mlflow", "serving"]
 
 

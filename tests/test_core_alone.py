@@ -21,9 +21,13 @@ from tests.jobs.test_escalation import forced, planned, running
 
 # A second version that is a little worse by chance is promoted too, so that there is one to roll back.
 FEW = (
-    "ingest.history_days=10", "train.epochs=1", "profile.batch_sizes=[64]", "smoke_test.samples=20",
-    "gate.margin=1", "gate.refit_epochs=0",
-)  # fmt: skip
+    "ingest.history_days=10",
+    "train.epochs=1",
+    "profile.batch_sizes=[64]",
+    "smoke_test.samples=20",
+    "gate.margin=1",
+    "gate.refit_epochs=0",
+)
 
 
 def run(home: Path, *words: str, status: int = 0) -> str:

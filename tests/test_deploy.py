@@ -55,9 +55,10 @@ def containers(name: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         f"{pod}/{container['name']}": (container, template)
         for pod, template in pods(name).items()
         for container in [
-            *template["spec"]["containers"], *template["spec"].get("initContainers", ()),
+            *template["spec"]["containers"],
+            *template["spec"].get("initContainers", ()),
         ]
-    }  # fmt: skip
+    }
 
 
 def stage_pod() -> dict[str, Any]:
@@ -72,8 +73,11 @@ def environment(container: dict[str, Any]) -> dict[str, str]:
 
 
 def secrets_of(template: dict[str, Any]) -> set[str]:
-    sources = [source for volume in template["spec"]["volumes"]
-               for source in volume.get("projected", {}).get("sources", ())]  # fmt: skip
+    sources = [
+        source
+        for volume in template["spec"]["volumes"]
+        for source in volume.get("projected", {}).get("sources", ())
+    ]
     return {item["key"] for source in sources for item in source.get("secret", {}).get("items", ())}
 
 
@@ -149,8 +153,12 @@ def test_a_pod_may_reach_what_its_settings_name_and_nothing_else(name):
     rules = [each for each in built(name) if each["kind"] == "NetworkPolicy"]
     assert any(each["spec"]["podSelector"] == {} and "ingress" not in each["spec"] for each in rules)
     for pod, template in pods(name).items():
-        texts = [value for key, (container, _) in containers(name).items() if key.startswith(f"{pod}/")
-                 for value in environment(container).values()]  # fmt: skip
+        texts = [
+            value
+            for key, (container, _) in containers(name).items()
+            if key.startswith(f"{pod}/")
+            for value in environment(container).values()
+        ]
         labels = template["metadata"]["labels"]
         for service in ("postgres", "mlflow", "airflow-api"):
             named = any(re.search(rf"[/@]{service}[:/]", text) for text in texts) and pod != service
@@ -172,8 +180,9 @@ def test_a_task_in_a_pod_has_what_the_scheduler_has_where_it_runs_the_stages():
     assert given.pop("AIRFLOW__CORE__EXECUTOR") == environment(executor)["AIRFLOW__CORE__EXECUTOR"]
     assert given.items() <= asked.items()
     assert {key for key in asked.keys() - given.keys() if not key.startswith("AIRFLOW__CORE__")} == {
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__API_AUTH__JWT_SECRET",
-    }  # fmt: skip
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+        "AIRFLOW__API_AUTH__JWT_SECRET",
+    }
     pod = stage_pod()
     assert pod["spec"]["serviceAccountName"] == "stages"
     assert pod["spec"]["securityContext"] == scheduler["spec"]["securityContext"]
@@ -222,8 +231,11 @@ def test_what_reads_the_dags_also_reads_when_a_night_starts():
     (container,) = reader["spec"]["template"]["spec"]["containers"]
     (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == "/daybreak/params.yaml"]
     assert mount == {
-        "name": "home", "mountPath": "/daybreak/params.yaml", "subPath": "params.yaml", "readOnly": True,
-    }  # fmt: skip
+        "name": "home",
+        "mountPath": "/daybreak/params.yaml",
+        "subPath": "params.yaml",
+        "readOnly": True,
+    }
     volumes = COMPOSE["services"]["airflow-dag-processor"]["volumes"]
     assert "./params.yaml:/daybreak/params.yaml:ro" in volumes
 

@@ -130,9 +130,13 @@ def test_each_benchmark_is_behind_a_sentence_of_the_documentation() -> None:
 
 
 WRONG = [
-    "daybreak paln --night ID", "daybreak plan --explian", "python -m tests.nothing",
-    "make nigth", "make bench NAME=nothing", "pytest tests/nothing -x",
-]  # fmt: skip
+    "daybreak paln --night ID",
+    "daybreak plan --explian",
+    "python -m tests.nothing",
+    "make nigth",
+    "make bench NAME=nothing",
+    "pytest tests/nothing -x",
+]
 
 
 @pytest.mark.parametrize("command", WRONG)

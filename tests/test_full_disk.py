@@ -114,9 +114,13 @@ def test_a_folder_of_another_user_is_named_with_its_owner(small: Path) -> None:
         "except OSError as error: print(errors.sentence(error))"
     )
     said = subprocess.run(
-        [sys.executable, "-c", code], cwd=small, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        [sys.executable, "-c", code],
+        cwd=small,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     for line in said.splitlines():
         assert line.startswith("user 12345 may not write ")
         assert "which is user 0's; change its owner (chown), then run this again" in line
@@ -136,9 +140,17 @@ def test_an_outcome_that_finds_no_room_is_refused_and_none_that_was_acknowledged
 
 def exposure(number: int) -> Exposure:
     return Exposure(
-        id=f"{number:016x}", time=time.time(), experiment="", unit=f"u{number}", arm="champion", version=1,
-        share=0.0, propensity=1.0, items=("a", "b"), latency_s=0.01,
-    )  # fmt: skip
+        id=f"{number:016x}",
+        time=time.time(),
+        experiment="",
+        unit=f"u{number}",
+        arm="champion",
+        version=1,
+        share=0.0,
+        propensity=1.0,
+        items=("a", "b"),
+        latency_s=0.01,
+    )
 
 
 async def tell(log: Log, disk: Path | None) -> tuple[list[str], list[str]]:
@@ -167,9 +179,13 @@ def environment(home: Path) -> dict[str, str]:
 
 def night(home: Path, words: Sequence[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "daybreak", *words], cwd=home, env=environment(home),
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "daybreak", *words],
+        cwd=home,
+        env=environment(home),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def home_at(folder: Path, store: Path) -> Path:

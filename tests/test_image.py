@@ -21,17 +21,30 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BEGINNINGS = {
     "trainer": [
-        "training.worker", "profiling.profile_job", "profiling.machine_trial", "backends.entrypoint",
-        "extensions.kubernetes.pod_entrypoint", "extensions.memory_limits.memory_guard",
-        "extensions.band_limits.band_limited", "workloads.table_workload", "workloads.samples",
-        "examples.shop.recommender", "examples.shop.regression", "examples.fraud.fraud",
-    ],
-    "serving": [
-        "extensions.router.server", "extensions.vertex.container", "extensions.pages.night_pages",
-        "registry.served", "workloads.served_rows", "evaluation.smoke_process", "examples.shop.recommender",
+        "training.worker",
+        "profiling.profile_job",
+        "profiling.machine_trial",
+        "backends.entrypoint",
+        "extensions.kubernetes.pod_entrypoint",
+        "extensions.memory_limits.memory_guard",
+        "extensions.band_limits.band_limited",
+        "workloads.table_workload",
+        "workloads.samples",
+        "examples.shop.recommender",
+        "examples.shop.regression",
         "examples.fraud.fraud",
     ],
-}  # fmt: skip
+    "serving": [
+        "extensions.router.server",
+        "extensions.vertex.container",
+        "extensions.pages.night_pages",
+        "registry.served",
+        "workloads.served_rows",
+        "evaluation.smoke_process",
+        "examples.shop.recommender",
+        "examples.fraud.fraud",
+    ],
+}
 # What only functions ask for that are called elsewhere: no night is recorded there, and nothing is prepared.
 # torch_xla is in the image that is built for TPUs.
 ELSEWHERE = {

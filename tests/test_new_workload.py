@@ -14,8 +14,10 @@ from tests.dags.servers import IDENTITY
 SMALL = [
     "source={use: 'daybreak.examples.shop.simulated_shop:Shop', start: '2026-01-05', num_customers: 150, "
     "orders_per_day: 30}",
-    "ingest.history_days=20", "profile.batch_sizes=[32]", "profile.steps=2",
-]  # fmt: skip
+    "ingest.history_days=20",
+    "profile.batch_sizes=[32]",
+    "profile.steps=2",
+]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -25,9 +27,13 @@ def pipeline(clone: Path, *words: str) -> str:
     environment = {**os.environ, "DAYBREAK_HOME": str(clone), "PYTHONPATH": str(clone)}
     environment.pop("MLFLOW_TRACKING_URI", None)
     done = subprocess.run(
-        [sys.executable, "-m", "daybreak", *words], cwd=clone, env=environment, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "daybreak", *words],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stderr
 
@@ -53,8 +59,9 @@ def jobs(clone: Path) -> set[str]:
 
 
 def test_the_first_step_for_a_workload_works_and_an_edit_of_it_is_what_runs(clone: Path) -> None:
-    (line,) = re.findall(r"^daybreak (night --here --set workload=.*)$",
-                         (clone / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # fmt: skip
+    (line,) = re.findall(
+        r"^daybreak (night --here --set workload=.*)$", (clone / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
     small = [word for assignment in SMALL for word in ("--set", assignment)]
     log = pipeline(clone, *line.split(), *small, "--day", "2026-03-10", "--night", "one", "--until", "train")
     assert "params.yaml here is changed: workload=my_package.my_module:MyWorkload" in log
@@ -62,8 +69,11 @@ def test_the_first_step_for_a_workload_works_and_an_edit_of_it_is_what_runs(clon
     first = jobs(clone)
     assert len(first) == 1
     module = clone / "my_package/my_module.py"
-    module.write_text(module.read_text().replace("nn.Linear(4, self.hidden)", "nn.Linear(4, self.hidden + 1)")
-                      .replace("nn.Linear(self.hidden, 1)", "nn.Linear(self.hidden + 1, 1)"))  # fmt: skip
+    module.write_text(
+        module.read_text()
+        .replace("nn.Linear(4, self.hidden)", "nn.Linear(4, self.hidden + 1)")
+        .replace("nn.Linear(self.hidden, 1)", "nn.Linear(self.hidden + 1, 1)")
+    )
     pipeline(clone, "train", "--wait")
     assert len(jobs(clone) - first) == 1  # not the finished job of the model before
 

@@ -41,9 +41,18 @@ def opened(home: Path, **options: object) -> Night:
 
 def promoted(version: int, night: Night) -> None:
     records.write(
-        Verdict(action="promote", champion=version - 1, challenger=version, effect=0.1, low=0.0, high=0.2,
-                num_samples=10, reason="better"), records.RUN
-    )  # fmt: skip
+        Verdict(
+            action="promote",
+            champion=version - 1,
+            challenger=version,
+            effect=0.1,
+            low=0.0,
+            high=0.2,
+            num_samples=10,
+            reason="better",
+        ),
+        records.RUN,
+    )
     records.write(
         Release(version=version, replaced=version - 1, model_digest="", night=night.id), records.RUN
     )
@@ -481,10 +490,14 @@ def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(reposi
         "ledger.commit_night(home.Home.here(), night, message='m', release=release)"
     )
     closing = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=repository / "nights" / name,
-                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=repository / "nights" / name,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stderr=subprocess.PIPE,
+        )
         for name in names
-    ]  # fmt: skip
+    ]
     outputs = [process.communicate()[1].decode() for process in closing]
     assert sorted(process.returncode for process in closing) == [0, 1, 1, 1], outputs
     assert len(ledger.history(Home.here())) == 1
@@ -546,9 +559,18 @@ def test_a_failed_night_that_goes_on_and_is_rejected_is_one_entry_with_its_verdi
         assert entry.verdict and (entry.verdict.action, entry.verdict.failed) == ("no data", "train")
     failure.unlink()
     records.write(
-        Verdict(action="reject", champion=0, challenger=1, effect=-0.1, low=-0.2, high=0.0, num_samples=10,
-                reason="worse"), records.RUN
-    )  # fmt: skip
+        Verdict(
+            action="reject",
+            champion=0,
+            challenger=1,
+            effect=-0.1,
+            low=-0.2,
+            high=0.0,
+            num_samples=10,
+            reason="worse",
+        ),
+        records.RUN,
+    )
     for _ in range(2):
         runner.run(Home.here(), "close")
         (entry,) = ledger.history(Home.here())
@@ -658,10 +680,14 @@ def test_ctrl_c_on_nights_waits_until_the_night_has_ended_its_jobs(
     # A shell's background job, which may have started this test, ignores Ctrl-C.
     heeds_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     nights = subprocess.Popen(
-        [sys.executable, "-m", "daybreak", *words], cwd=repository, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, start_new_session=True,
+        [sys.executable, "-m", "daybreak", *words],
+        cwd=repository,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        start_new_session=True,
         preexec_fn=heeds_ctrl_c,  # noqa: PLW1509
-    )  # fmt: skip
+    )
     while not (repository / "var" / "fetching").exists():
         assert nights.poll() is None, nights.communicate()
         time.sleep(0.05)

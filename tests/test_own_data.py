@@ -140,9 +140,11 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
         ("return TableModel(state)", "return TableModel(state, hidden=widths.HIDDEN)"),  # wider in place
         ("\n\n\nclass ", "\nfrom pipeline import widths\n\n\nclass "),
         ('"online": Bool(),', '"online": Bool(),\n            "store": Category(nullable=True),'),
-        ("return binary_cross_entropy_with_logits(logit, label,",
-         "return 2 * binary_cross_entropy_with_logits(logit, label,"),
-    )  # fmt: skip
+        (
+            "return binary_cross_entropy_with_logits(logit, label,",
+            "return 2 * binary_cross_entropy_with_logits(logit, label,",
+        ),
+    )
     folder = night(home, NEWEST + timedelta(days=1))
     changed, evaluation = of(folder, Verdict), of(folder, Evaluation)
     assert (changed.champion, changed.effect is None) == (1, False)
@@ -156,8 +158,11 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
 
 def test_the_champions_recipe_has_its_turn_while_an_edit_is_tested(home: Path) -> None:
     """The nights after, of the schedule: of an edit, then by the commit of the champion, with it beside."""
-    edit(home, ("return 2 * binary_cross_entropy_with_logits(", "return binary_cross_entropy_with_logits("),
-         ('\n            "store": Category(nullable=True),', ""))  # fmt: skip
+    edit(
+        home,
+        ("return 2 * binary_cross_entropy_with_logits(", "return binary_cross_entropy_with_logits("),
+        ('\n            "store": Category(nullable=True),', ""),
+    )
     deliver(home.parents[1] / "cards", today=NEWEST + timedelta(days=4), store=True)
     edited = of(night(home, NEWEST + timedelta(days=2)), Night)
     folder = night(home, NEWEST + timedelta(days=3))

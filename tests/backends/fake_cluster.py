@@ -58,10 +58,18 @@ class Refusal(Exception):
     """An answer that is not what was asked for."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
-        self.code, self.body = code, {
-            "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason,
-            "code": code, "metadata": {},
-        }  # fmt: skip
+        self.code, self.body = (
+            code,
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": "Failure",
+                "message": message,
+                "reason": reason,
+                "code": code,
+                "metadata": {},
+            },
+        )
 
 
 REFUSALS = {
@@ -107,16 +115,24 @@ class FakeCluster:
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "fake",
-            "clusters": [{"name": "fake", "cluster": {"server": self.url}}],
-            "users": [{"name": "me", "user": {"token": "t"}}],
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "me"}}],
-        }))  # fmt: skip
+        self.kubeconfig.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "fake",
+                    "clusters": [{"name": "fake", "cluster": {"server": self.url}}],
+                    "users": [{"name": "me", "user": {"token": "t"}}],
+                    "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "me"}}],
+                }
+            )
+        )
 
     def __enter__(self) -> "FakeCluster":
-        self._threads = [threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}),
-                         threading.Thread(target=self._control)]  # fmt: skip
+        self._threads = [
+            threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}),
+            threading.Thread(target=self._control),
+        ]
         for thread in self._threads:
             thread.start()
         return self
@@ -214,10 +230,15 @@ class FakeCluster:
         """What Kueue does with a Job that makes room for another: its pods go, and it waits again."""
         with self.lock:
             self.heads()[job]["spec"]["suspend"] = True
-            self._workload(job, [
-                condition("Evicted", reason="Preempted", message="Preempted to accommodate a workload"),
-                condition("QuotaReserved", status="False", reason="Pending", message="insufficient quota"),
-            ])  # fmt: skip
+            self._workload(
+                job,
+                [
+                    condition("Evicted", reason="Preempted", message="Preempted to accommodate a workload"),
+                    condition(
+                        "QuotaReserved", status="False", reason="Pending", message="insufficient quota"
+                    ),
+                ],
+            )
 
     def deactivate(self, job: str) -> None:
         """What Kueue does with a Job that was tried too often: it waits until a person says otherwise."""
@@ -230,10 +251,12 @@ class FakeCluster:
         made = self.heads()[job]["metadata"]
         if queue := made["labels"].get(QUEUE):
             self.objects["workloads"][job] = {
-                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                "apiVersion": "kueue.x-k8s.io/v1beta2",
+                "kind": "Workload",
                 "metadata": {"name": f"job-{job}", "labels": {JOB_UID: made["uid"]}},
-                "spec": {"queueName": queue, "active": True}, "status": {"conditions": conditions},
-            }  # fmt: skip
+                "spec": {"queueName": queue, "active": True},
+                "status": {"conditions": conditions},
+            }
 
     def _chosen(self, job: str, indexes: tuple[int, ...]) -> list[dict[str, Any]]:
         return [pod for pod in self.pods_of(job) if not indexes or pod["metadata"]["index"] in indexes]
@@ -328,17 +351,25 @@ class FakeCluster:
             for made in self.objects[kind].values()
             if wanted.items() <= made["metadata"].get("labels", {}).items()
             and (not uid or made["involvedObject"]["uid"] == uid)
-        ]  # fmt: skip
+        ]
 
     def _event(self, of: dict[str, Any], reason: str, message: str, *, kind: str = "Warning") -> None:
         """Tells once that something happens to an object; a repetition counts, and has its time."""
         meta = of["metadata"]
         name = f"{meta['name']}.{reason.lower()}"
-        event = self.objects["events"].setdefault(name, {
-            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "creationTimestamp": now()},
-            "involvedObject": {"kind": of["kind"], "name": meta["name"], "uid": meta["uid"]},
-            "reason": reason, "type": kind, "firstTimestamp": now(), "count": 0,
-        })  # fmt: skip
+        event = self.objects["events"].setdefault(
+            name,
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": name, "creationTimestamp": now()},
+                "involvedObject": {"kind": of["kind"], "name": meta["name"], "uid": meta["uid"]},
+                "reason": reason,
+                "type": kind,
+                "firstTimestamp": now(),
+                "count": 0,
+            },
+        )
         event |= {"message": message, "count": event["count"] + 1, "lastTimestamp": now()}
 
     def _create(
@@ -430,9 +461,10 @@ class FakeCluster:
         if ended := fake_job_sets.next_condition(made, jobs, holds=_holds):
             kind, reason, message = ended
             made["status"] = {
-                "conditions": [condition(kind, reason=reason, message=message)], "terminalState": kind,
+                "conditions": [condition(kind, reason=reason, message=message)],
+                "terminalState": kind,
                 "restarts": 0,
-            }  # fmt: skip
+            }
             return
         self._make_jobs_of(made)
         suspends = made["spec"].get("suspend", False)
@@ -440,9 +472,14 @@ class FakeCluster:
             job["spec"]["suspend"] = suspends
         if suspends != _holds(made, "Suspended"):
             reason, message = ("SuspendedJobs", "suspended") if suspends else ("ResumeJobs", "resumed")
-            made["status"] = {"restarts": 0, "conditions": [condition(
-                "Suspended", status=str(suspends), reason=reason, message=f"jobset is {message}"
-            )]}  # fmt: skip
+            made["status"] = {
+                "restarts": 0,
+                "conditions": [
+                    condition(
+                        "Suspended", status=str(suspends), reason=reason, message=f"jobset is {message}"
+                    )
+                ],
+            }
 
     def _make_jobs_of(self, made: dict[str, Any]) -> None:
         namespace = made["metadata"]["namespace"]
@@ -490,7 +527,7 @@ class FakeCluster:
 
     def _conclude(
         self, pods: list[dict[str, Any]], *, over: bool, job: dict[str, Any], ended: dict[str, str]
-    ) -> None:  # fmt: skip
+    ) -> None:
         for pod in pods:
             self._terminate(pod["metadata"]["name"])
         if over:
@@ -553,13 +590,20 @@ class FakeCluster:
         name = f"{job['metadata']['name']}-{index}-{self._uid:05d}"
         labels = {**job["spec"]["template"]["metadata"].get("labels", {}), OF_A_JOB: job["metadata"]["name"]}
         self.objects["pods"][name] = {
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "uid": f"uid-{self._uid}", "labels": labels,
-                         "annotations": {INDEX: str(index)}, "creationTimestamp": now(),
-                         "index": index, "owner": job["metadata"]["name"]},
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "uid": f"uid-{self._uid}",
+                "labels": labels,
+                "annotations": {INDEX: str(index)},
+                "creationTimestamp": now(),
+                "index": index,
+                "owner": job["metadata"]["name"],
+            },
             "spec": json.loads(json.dumps(job["spec"]["template"]["spec"])),
             "status": {"phase": "Pending", "conditions": []},
-        }  # fmt: skip
+        }
 
     def _look_at(self, job: str) -> None:
         for pod in self.pods_of(job):
@@ -582,11 +626,12 @@ class FakeCluster:
         spec, status = pod["spec"], pod["status"]
         tolerated = {each["key"] for each in spec["tolerations"]}
         fits = [
-            node for node in self.objects["nodes"].values()
+            node
+            for node in self.objects["nodes"].values()
             if spec["nodeSelector"].items() <= node["metadata"]["labels"].items()
             and {taint["key"] for taint in node["spec"]["taints"]} <= tolerated
             and self._num_pods_on(node["metadata"]["name"]) < int(node["status"]["allocatable"]["pods"])
-        ]  # fmt: skip
+        ]
         if not fits:
             if not status["conditions"]:
                 count = len(self.objects["nodes"])
@@ -626,13 +671,18 @@ class FakeCluster:
             words = self._among_others(spec["subdomain"], words)
         with (self.folder / f"{pod['metadata']['name']}.log").open("ab") as output:
             self.processes[pod["metadata"]["name"]] = subprocess.Popen(
-                words, env={**self.image, **given, **own}, stdout=output, stderr=output, cwd=self.folder,
+                words,
+                env={**self.image, **given, **own},
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         status |= {
-            "phase": "Running", "conditions": [condition("PodScheduled")],
+            "phase": "Running",
+            "conditions": [condition("PodScheduled")],
             "containerStatuses": [_container(pod, running={"startedAt": now()})],
-        }  # fmt: skip
+        }
 
     def _num_pods_on(self, node: str) -> int:
         return sum(
@@ -680,9 +730,10 @@ class FakeCluster:
         self.objects["workloads"].pop(name, None)
         for kind in ("secrets", "services"):
             self.objects[kind] = {
-                key: made for key, made in self.objects[kind].items()
+                key: made
+                for key, made in self.objects[kind].items()
                 if _owner(made) != job["metadata"]["uid"]
-            }  # fmt: skip
+            }
         pods = self.objects["pods"].items()
         self.objects["pods"] = {key: pod for key, pod in pods if pod["metadata"]["owner"] != name}
 
@@ -697,9 +748,11 @@ def _container(pod: dict[str, Any], **state: dict[str, Any]) -> dict[str, Any]:
 def _local_queue(name: str, why: str) -> dict[str, Any]:
     active = condition("Active", status="False" if why else "True", reason="ClusterQueue", message=why)
     return {
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": name},
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "LocalQueue",
+        "metadata": {"name": name},
         "status": {"conditions": [active]},
-    }  # fmt: skip
+    }
 
 
 def _group(name: str, version: str) -> dict[str, Any]:

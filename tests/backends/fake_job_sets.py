@@ -87,15 +87,17 @@ def next_condition(made: Made, jobs: list[Made], *, holds: Callable[[Made, str],
         return "Failed", "ReachedMaxRestarts", why
     policy = made["spec"]["successPolicy"]
     targets = [
-        job for job in made["spec"]["replicatedJobs"]
+        job
+        for job in made["spec"]["replicatedJobs"]
         if not policy.get("targetReplicatedJobs") or job["name"] in policy["targetReplicatedJobs"]
-    ]  # fmt: skip
+    ]
     wanted = sum(job["replicas"] for job in targets) if policy["operator"] == "All" else 1
     names = [job["name"] for job in targets]
     done = [
-        job for job in jobs
+        job
+        for job in jobs
         if holds(job, "Complete") and job["metadata"]["labels"][f"{LABELS}replicatedjob-name"] in names
-    ]  # fmt: skip
+    ]
     if done and len(done) >= wanted:
         return "Completed", "AllJobsCompleted", "jobset completed successfully"
     return ()
@@ -107,13 +109,15 @@ def service(made: Made) -> Made | None:
     if not network["enableDNSHostnames"]:
         return None
     return {
-        "apiVersion": "v1", "kind": "Service",
+        "apiVersion": "v1",
+        "kind": "Service",
         "metadata": {"name": network.get("subdomain", name), "ownerReferences": [_owner(made)]},
         "spec": {
-            "clusterIP": "None", "selector": {f"{LABELS}jobset-name": name},
+            "clusterIP": "None",
+            "selector": {f"{LABELS}jobset-name": name},
             "publishNotReadyAddresses": network["publishNotReadyAddresses"],
         },
-    }  # fmt: skip
+    }
 
 
 def jobs(made: Made) -> Iterator[Made]:
@@ -125,10 +129,13 @@ def jobs(made: Made) -> Iterator[Made]:
             marks = {
                 f"{LABELS}{key}": str(value)
                 for key, value in {
-                    "jobset-name": name, "replicatedjob-name": replicated["name"], "job-index": index,
-                    "replicatedjob-replicas": replicated["replicas"], "restart-attempt": 0,
+                    "jobset-name": name,
+                    "replicatedjob-name": replicated["name"],
+                    "job-index": index,
+                    "replicatedjob-replicas": replicated["replicas"],
+                    "restart-attempt": 0,
                 }.items()
-            }  # fmt: skip
+            }
             pods = template["spec"]["template"]
             for meta in (template.setdefault("metadata", {}), pods.setdefault("metadata", {})):
                 for kind in ("labels", "annotations"):
@@ -136,18 +143,24 @@ def jobs(made: Made) -> Iterator[Made]:
             if spec["network"]["enableDNSHostnames"]:
                 pods["spec"]["subdomain"] = spec["network"].get("subdomain", name)
             yield {
-                "apiVersion": "batch/v1", "kind": "Job",
+                "apiVersion": "batch/v1",
+                "kind": "Job",
                 "metadata": {
-                    **template["metadata"], "name": f"{name}-{replicated['name']}-{index}",
+                    **template["metadata"],
+                    "name": f"{name}-{replicated['name']}-{index}",
                     "ownerReferences": [_owner(made)],
                 },
                 "spec": {**template["spec"], "suspend": spec.get("suspend", False)},
-            }  # fmt: skip
+            }
 
 
 def _owner(made: Made) -> Made:
     meta = made["metadata"]
     return {
-        "apiVersion": made["apiVersion"], "kind": "JobSet", "name": meta["name"], "uid": meta["uid"],
-        "controller": True, "blockOwnerDeletion": True,
-    }  # fmt: skip
+        "apiVersion": made["apiVersion"],
+        "kind": "JobSet",
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

@@ -34,12 +34,15 @@ DISCOVERY: dict[str, dict[str, Any]] = {
         "groupVersion": "v1",
         "resources": [
             {
-                "name": "pods", "singularName": "pod", "kind": "Pod", "namespaced": True,
+                "name": "pods",
+                "singularName": "pod",
+                "kind": "Pod",
+                "namespaced": True,
                 "verbs": ["create", "delete", "get", "list", "patch", "watch"],
             }
         ],
     },
-}  # fmt: skip
+}
 METADATA_ONLY = "as=PartialObjectMetadataList"
 
 
@@ -150,8 +153,9 @@ class PodCluster(FakeCluster):
             return True
         if METADATA_ONLY in request.headers.get("Accept", ""):
             answer["kind"] = "PartialObjectMetadataList"
-            answer["items"] = [{"kind": "PartialObjectMetadata", "metadata": each["metadata"]}
-                               for each in answer["items"]]  # fmt: skip
+            answer["items"] = [
+                {"kind": "PartialObjectMetadata", "metadata": each["metadata"]} for each in answer["items"]
+            ]
         self._reply(request, 200, answer)
         return True
 
@@ -181,10 +185,11 @@ class PodCluster(FakeCluster):
 
     def _listed(self, query: dict[str, str]) -> list[dict[str, Any]]:
         return [
-            pod for pod in self.objects["pods"].values()
+            pod
+            for pod in self.objects["pods"].values()
             if selects(query.get("labelSelector", ""), pod["metadata"]["labels"])
             and in_phase(query.get("fieldSelector", ""), pod["status"]["phase"])
-        ]  # fmt: skip
+        ]
 
     def _note(self, kind: str, pod: dict[str, Any], *, before: dict[str, str] | None = None) -> None:
         """Gives a pod its new version, and tells whoever watches."""
@@ -270,16 +275,25 @@ class PodCluster(FakeCluster):
         with (self.folder / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 ["unshare", "--pid", "--mount-proc", "--kill-child", "--fork", *words],
-                env={**self.image, **own}, stdout=output, stderr=output, cwd=self.image["DAYBREAK_HOME"],
+                env={**self.image, **own},
+                stdout=output,
+                stderr=output,
+                cwd=self.image["DAYBREAK_HOME"],
                 start_new_session=True,
-            )  # fmt: skip
+            )
         pod["status"]["conditions"] = [condition("PodScheduled")]
         self._tell_state(pod, "Running", running={"startedAt": now()})
 
     def _tell_state(self, pod: dict[str, Any], phase: str, **state: dict[str, Any]) -> None:
         container = pod["spec"]["containers"][0]
-        facts = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0,
-                 "ready": "running" in state, "state": state}  # fmt: skip
+        facts = {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "restartCount": 0,
+            "ready": "running" in state,
+            "state": state,
+        }
         pod["status"] |= {"phase": phase, "containerStatuses": [facts]}
         self._note("MODIFIED", pod)
 

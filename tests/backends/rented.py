@@ -24,9 +24,15 @@ def vertex(url: str, *, retry: RetryPolicy = QUICK, **arguments: Any) -> Vertex:
 def job(home: Path, script: str = "exit 0", /, **changes: Any) -> Job:
     rental = {"machine": "g2-standard-8", **{name: changes.pop(name) for name in OF_RENTAL & changes.keys()}}
     given: dict[str, Any] = {
-        "name": "j", "module": "tests.backends.script", "arguments": (script,), "rental": Rental(**rental),
-        "folder": str(home / "job"), "timeout_s": 60, "night": "2026-01-02", "model": "daybreak",
-    }  # fmt: skip
+        "name": "j",
+        "module": "tests.backends.script",
+        "arguments": (script,),
+        "rental": Rental(**rental),
+        "folder": str(home / "job"),
+        "timeout_s": 60,
+        "night": "2026-01-02",
+        "model": "daybreak",
+    }
     return Job(**{**given, **changes})
 
 

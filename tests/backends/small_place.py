@@ -74,8 +74,18 @@ class SmallPlace(Renting):
             raise Refused("no rack is free", cause="full")
         if self.cloud.unknown:
             raise Refused("no rack has such", cause="unknown")
-        words = [sys.executable, "-m", ENTRYPOINT, "--until", str(request.until), "--workers",
-                 str(request.job.num_workers), "--", request.job.module, *request.job.arguments]  # fmt: skip
+        words = [
+            sys.executable,
+            "-m",
+            ENTRYPOINT,
+            "--until",
+            str(request.until),
+            "--workers",
+            str(request.job.num_workers),
+            "--",
+            request.job.module,
+            *request.job.arguments,
+        ]
         environment = {**os.environ, **request.job.environment, "DAYBREAK_ATTEMPT": request.attempt}
         process = subprocess.Popen(words, env=environment, start_new_session=True)
         name = f"thing-{len(self.cloud.things)}"
@@ -122,9 +132,16 @@ class SmallPlace(Renting):
             thing.ended_at = datetime.now(UTC)
         lost = thing.taken or status == 128 + signal.SIGTERM  # ended at its time
         return Rented(
-            name=name, state="running" if status is None else "ended" if status else "succeeded",
-            cause="preempted" if lost else "error", status=status, attempt=thing.labels["attempt"],
-            job=thing.labels["job"], night=thing.labels["night"], folder=thing.folder,
-            created_at=thing.created_at, there_at=thing.created_at, started_at=thing.created_at,
+            name=name,
+            state="running" if status is None else "ended" if status else "succeeded",
+            cause="preempted" if lost else "error",
+            status=status,
+            attempt=thing.labels["attempt"],
+            job=thing.labels["job"],
+            night=thing.labels["night"],
+            folder=thing.folder,
+            created_at=thing.created_at,
+            there_at=thing.created_at,
+            started_at=thing.created_at,
             ended_at=thing.ended_at,
-        )  # fmt: skip
+        )

@@ -88,11 +88,13 @@ def reasons(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("kubernetes", "kind", "how"),
-    [*(("jobs", "jobs", how) for how in ("refuse", "busy", "conflict", "cut before", "cut after", "half")),
-     ("jobs", "secrets", "cut after"),
-     *(("jobsets", kind, "cut after") for kind in ("jobsets", "apis", "selfsubjectaccessreviews"))],
+    [
+        *(("jobs", "jobs", how) for how in ("refuse", "busy", "conflict", "cut before", "cut after", "half")),
+        ("jobs", "secrets", "cut after"),
+        *(("jobsets", kind, "cut after") for kind in ("jobsets", "apis", "selfsubjectaccessreviews")),
+    ],
     indirect=["kubernetes"],
-)  # fmt: skip
+)
 def test_whatever_becomes_of_a_call_there_is_one_job_and_it_runs(kubernetes, made, job, tmp_path, how, kind):
     with kubernetes.troubled(how, kind=kind):
         try:
@@ -342,8 +344,9 @@ def test_check_says_whether_kueue_has_the_queue(kubernetes, made):
         return next((ok, text) for what, ok, text in checks if what == "queue")
 
     assert checked("team-a") == (
-        False, "namespace default has no LocalQueue team-a of Kueue; make it, or set backend.queue"
-    )  # fmt: skip
+        False,
+        "namespace default has no LocalQueue team-a of Kueue; make it, or set backend.queue",
+    )
     kubernetes.queues = {"team-a": "", "team-b": "ClusterQueue is stopped"}
     assert checked("team-a") == (True, "LocalQueue team-a takes jobs")
     assert "LocalQueue team-b takes no jobs (ClusterQueue: ClusterQueue is stopped)" in checked("team-b")[1]
@@ -378,15 +381,20 @@ def test_of_events_the_newest_counts_and_of_one_moment_what_came_of_the_warning(
         return {"metadata": made, "reason": reason, "type": kind, **times}
 
     starting = pod_status.JobObservation(cause="starting")
-    mount = event("FailedMount", "Warning", firstTimestamp="2026-01-02T03:00:01Z",
-                  lastTimestamp="2026-01-02T03:00:09Z")  # fmt: skip
+    mount = event(
+        "FailedMount", "Warning", firstTimestamp="2026-01-02T03:00:01Z", lastTimestamp="2026-01-02T03:00:09Z"
+    )
     seen = pod_status.explained(starting, [mount, event("Pulling", "Normal")])
     assert (seen.cause, seen.text) == ("not started", "FailedMount")
     assert seen.since == pod_status.moment("2026-01-02T03:00:01Z")
     pulling = event("Pulling", "Normal", eventTime="2026-01-02T03:00:09.000000Z")
     assert pod_status.explained(starting, [pulling, mount]).cause == "starting"
-    again = event("FailedMount", "Warning", eventTime="2026-01-02T03:00:01.000000Z",
-                  series={"lastObservedTime": "2026-01-02T03:00:30.000000Z"})  # fmt: skip
+    again = event(
+        "FailedMount",
+        "Warning",
+        eventTime="2026-01-02T03:00:01.000000Z",
+        series={"lastObservedTime": "2026-01-02T03:00:30.000000Z"},
+    )
     assert pod_status.explained(starting, [pulling, again]).cause == "not started"
     assert pod_status.explained(starting, []) == starting
 

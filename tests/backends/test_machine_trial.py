@@ -16,9 +16,14 @@ from tests.fakes import ScriptedBackend
 
 L4 = next(machine for machine in catalog.rented() if machine.name == "g2-standard-24")
 FOUND = MachineTrial(
-    devices="2 x NVIDIA L4", driver="580.95", torch="2.13.0", cuda="13.0", flops_per_s=0.7 * L4.flops_per_s,
-    copy_bytes_per_s=2.4e11, elapsed_s=8.0,
-)  # fmt: skip
+    devices="2 x NVIDIA L4",
+    driver="580.95",
+    torch="2.13.0",
+    cuda="13.0",
+    flops_per_s=0.7 * L4.flops_per_s,
+    copy_bytes_per_s=2.4e11,
+    elapsed_s=8.0,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +43,11 @@ def test_the_machine_at_hand_is_measured_by_a_job_of_its_own(tmp_path):
         trial(Home(tmp_path), Rental(machine="local"), catalog.AT_HAND, Local(), folder=tmp_path / "trial")
     )
     result = records.read(MachineTrial, tmp_path / "trial")
-    assert shown["device"] == (True, f"local has {result.devices}; torch {result.torch}" + (
-        f" for CUDA {result.cuda}, driver {result.driver}" if result.cuda else ""))  # fmt: skip
+    assert shown["device"] == (
+        True,
+        f"local has {result.devices}; torch {result.torch}"
+        + (f" for CUDA {result.cuda}, driver {result.driver}" if result.cuda else ""),
+    )
     assert shown["speed"][0] and "FLOP/s" in shown["speed"][1]
     assert shown["cost"][1].startswith("$0.00 for ")
     assert result.flops_per_s > 1e8

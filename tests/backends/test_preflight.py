@@ -86,8 +86,9 @@ def test_a_region_of_the_plan_without_the_network_attachment_is_found(check, ser
     assert results["vertex in us-central1"][0]  # of jobs that name none
     ok, text = results["vertex in us-east4"]
     assert (ok, text.partition(";")[0]) == (
-        False, "backend.network_attachment is of us-central1, and none is named for us-east4"
-    )  # fmt: skip
+        False,
+        "backend.network_attachment is of us-central1, and none is named for us-east4",
+    )
 
 
 @pytest.mark.slow
@@ -125,10 +126,13 @@ def test_without_credentials_nothing_else_is_asked(check, service, monkeypatch, 
 def test_what_serves_is_looked_at_too(service, registry, tmp_path):
     (tmp_path / "bucket").mkdir()
     plug = {
-        "use": "daybreak:Endpoint", "project": "q",
+        "use": "daybreak:Endpoint",
+        "project": "q",
         "image": f"{registry}/nothing:7",
-        "bucket": str(tmp_path / "bucket"), "endpoint": service.url, "log": str(tmp_path / "log"),
-    }  # fmt: skip
+        "bucket": str(tmp_path / "bucket"),
+        "endpoint": service.url,
+        "log": str(tmp_path / "log"),
+    }
     checked = params.check(
         {**dict.fromkeys(("source", "workload", "backend"), "a:B"), "serving": {"endpoint": plug}}
     )

@@ -28,8 +28,9 @@ HOUR = timedelta(hours=1)
 
 
 def live_job(night: str = "n", *, hours_ago: float = 1.0, name: str = "j") -> LiveJob:
-    return LiveJob(handle=f"{night}/{name}", job=name, night=night, state="running",
-                  created_at=NOW - hours_ago * HOUR)  # fmt: skip
+    return LiveJob(
+        handle=f"{night}/{name}", job=name, night=night, state="running", created_at=NOW - hours_ago * HOUR
+    )
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     file = str(tmp_path / "machines.csv")
     pods = Kubernetes(image="eu.example/trainer:1", machines=file, bucket=bucket)
     return Place(
-        pods, Rental(machine="node"), lambda: cluster.disrupt(cluster.live()[0]["metadata"]["name"]),
+        pods,
+        Rental(machine="node"),
+        lambda: cluster.disrupt(cluster.live()[0]["metadata"]["name"]),
         lambda: len(cluster.live()),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -93,10 +95,15 @@ def test_a_bag_on_machines_that_see_another_disk_has_each_seed_once_whatever_is_
 ) -> None:
     folder = tmp_path / "home" / BAGS / "b"
     bag = Bag(
-        name="b", command=("python", "simulate.py", "{seed}", "{folder}"), cwd=str(team), num_runs=RUNS,
-        num_needed=NEEDED, rental=place.rental, url=f"file://{tmp_path}/bucket/bags/b",
+        name="b",
+        command=("python", "simulate.py", "{seed}", "{folder}"),
+        cwd=str(team),
+        num_runs=RUNS,
+        num_needed=NEEDED,
+        rental=place.rental,
+        url=f"file://{tmp_path}/bucket/bags/b",
         until=datetime.now(UTC) + timedelta(minutes=2),
-    )  # fmt: skip
+    )
 
     def run() -> Any:
         setup = Setup(backend=place.backend, machine=place.machine, num_machines=2)

@@ -35,12 +35,25 @@ PLACE = ("us-central1", "n2-standard-8")  # of CPUs: its workers run here
 def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     """A home whose nights rent, and ask again after seconds where they would wait for minutes."""
     folder, bucket = clone(checkout, tmp_path / "rented"), f"file://{tmp_path}/bucket"
-    vertex = {"use": "daybreak:Vertex", "project": "p",
-              "image": "eu.example/trainer:1", "endpoint": service.url, "bucket": bucket}  # fmt: skip
-    overrides = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
-            f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",
-            "train.checkpoint_every_s=1", "train.epochs=6",
-            "profile.batch_sizes=[32,64]", "profile.steps=2", "smoke_test.samples=0"]  # fmt: skip
+    vertex = {
+        "use": "daybreak:Vertex",
+        "project": "p",
+        "image": "eu.example/trainer:1",
+        "endpoint": service.url,
+        "bucket": bucket,
+    }
+    overrides = [
+        *SMALL,
+        f"backend={json.dumps(vertex)}",
+        f"plan.machines=[{PLACE[1]}]",
+        f"plan.regions=[{PLACE[0]}]",
+        f"train.checkpoints={bucket}/checkpoints",
+        "train.checkpoint_every_s=1",
+        "train.epochs=6",
+        "profile.batch_sizes=[32,64]",
+        "profile.steps=2",
+        "smoke_test.samples=0",
+    ]
     params.override(folder, overrides, into=folder)
     patience = folder / "pipeline" / "daybreak" / "jobs" / "observed_job.py"
     assert "PATIENCE_S = 2 * TICK_S" in patience.read_text()

@@ -46,9 +46,14 @@ def given(backend: object, **train: object) -> Params:
 
 def job(folder: Path, rental: Rental) -> Job:
     return Job(
-        name="j", module="tests.backends.script", arguments=("true",), rental=rental, folder=str(folder),
-        timeout_s=60, environment={"PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
+        name="j",
+        module="tests.backends.script",
+        arguments=("true",),
+        rental=rental,
+        folder=str(folder),
+        timeout_s=60,
+        environment={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
 
 
 def test_a_list_of_backends_is_one_whose_machines_say_where_they_are(places):
@@ -144,9 +149,15 @@ def test_a_job_is_billed_by_the_prices_of_each_backend_that_it_ran_on(places, tm
         ended = (datetime(2026, 1, 2, tzinfo=UTC) + timedelta(hours=at + 1)).isoformat()
         journal.put(
             Submission(
-                name=name, job="j", rental=Rental(machine="rack", backend=name), asked_at=begun,
-                handle=name, started_at=begun, there_at=begun, ended_at=ended,
+                name=name,
+                job="j",
+                rental=Rental(machine="rack", backend=name),
+                asked_at=begun,
+                handle=name,
+                started_at=begun,
+                there_at=begun,
+                ended_at=ended,
             )
-        )  # fmt: skip
+        )
     assert places.usd(tmp_path / "job") == pytest.approx(8.0)
     assert places.usd(tmp_path / "other") is None

@@ -92,8 +92,9 @@ def test_a_second_job_that_came_late_is_ended_at_the_next_look(backend, job, tmp
     facts = next(each for each in client.listed() if each.id == handle.partition(" ")[0])
     client.submit(
         [f"--job-name={facts.name}", f"--comment={facts.comment}", "--time=1", "--output=/dev/null"],
-        f"#!/bin/sh\n{SLEEP}\n", environment=dict(os.environ),
-    )  # fmt: skip
+        f"#!/bin/sh\n{SLEEP}\n",
+        environment=dict(os.environ),
+    )
     assert num_live() == 2
     backend.state(handle)
     wait(lambda: num_live() == 1)
@@ -216,8 +217,10 @@ def test_an_error_on_any_node_is_that_of_the_job(backend, job, tmp_path):
 @pytest.fixture
 def unlike(cluster: Any, job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
     """A job on a node of one kind and one of another."""
-    rows = ("one,cpu,0,1,1,1,--partition=urgent --nodelist=n1,,3.60,",
-            "other,cpu,0,2,1,1,--partition=scavenge --nodelist=n2,,1.80,")  # fmt: skip
+    rows = (
+        "one,cpu,0,1,1,1,--partition=urgent --nodelist=n1,,3.60,",
+        "other,cpu,0,2,1,1,--partition=scavenge --nodelist=n2,,1.80,",
+    )
     head = (tmp_path / "machines.csv").read_text().splitlines()[0]
     (tmp_path / "machines.csv").write_text("\n".join([head, *rows]))
     return lambda script=SLEEP: job(script, machine="one", num_machines=2, others=(Pool(machine="other"),))
@@ -353,17 +356,23 @@ def test_a_bag_goes_on_after_its_nodes_are_preempted_and_its_command_is_killed(c
 
 def test_nodes_meet_at_the_address_of_the_first(cluster):
     variables = {
-        "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": "1",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NODELIST": "n[1-2]",
+        "SLURM_NODEID": "1",
         "SLURM_JOB_ID": "40007",
-    }  # fmt: skip
+    }
     second = place(variables)
     assert second
     assert (second.rank, second.num_nodes, second.host) == (1, 2, "127.0.0.1")
     assert second.master == f"127.0.0.1:{PORTS[40_007 % len(PORTS)]}"
     parts = {
-        "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "n2", "SLURM_JOB_ID_HET_GROUP_0": "40007",
-        "SLURM_JOB_NODELIST_HET_GROUP_1": "n1", "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "40008",
-    }  # fmt: skip
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "n2",
+        "SLURM_JOB_ID_HET_GROUP_0": "40007",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "n1",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_JOB_ID": "40008",
+    }
     assert place(parts) == second
     assert place({}) is None
 

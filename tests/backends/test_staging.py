@@ -185,8 +185,14 @@ def left(folder: Path, *, weights: bytes = b"weights") -> Result:
     """What a worker leaves at its end."""
     (folder / "model").mkdir(exist_ok=True, parents=True)
     (folder / "model/model.safetensors").write_bytes(weights)
-    result = Result(model_digest=records.digest(folder / "model"), num_samples=1, num_updates=1,
-                    stopped_by="finished", warm=False, ended_at=NEVER)  # fmt: skip
+    result = Result(
+        model_digest=records.digest(folder / "model"),
+        num_samples=1,
+        num_updates=1,
+        stopped_by="finished",
+        warm=False,
+        ended_at=NEVER,
+    )
     records.write(result, folder)
     return result
 

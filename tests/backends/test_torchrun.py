@@ -22,8 +22,13 @@ def test_a_module_without_workers_runs_by_itself() -> None:
 def test_torchrun_gets_nodes_place_and_master() -> None:
     place = NodeRank(num_nodes=3, rank=2, host="b1", master="a:2222")
     words = command("worker", ["folder"], num_workers=2, place=place, meeting="j")
-    assert {"--nnodes=3", "--rdzv-endpoint=a:2222", "--rdzv-id=j", "--local-addr=b1",
-            "--rdzv-conf=is_host=false"} < set(words)  # fmt: skip
+    assert {
+        "--nnodes=3",
+        "--rdzv-endpoint=a:2222",
+        "--rdzv-id=j",
+        "--local-addr=b1",
+        "--rdzv-conf=is_host=false",
+    } < set(words)
     assert "--standalone" not in words
     assert words[-3:] == WORKER
 

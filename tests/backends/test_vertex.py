@@ -296,8 +296,13 @@ def test_a_night_goes_by_its_fallbacks_past_a_region_that_does_not_have_the_mach
     night = TrainingNight(tmp_path / "night", vertex(service.url, bucket=bucket), rental=first, bucket=bucket)
     plan = night.plan
     elsewhere = replace(first, region="us-east4")
-    placement = Placement(rental=elsewhere, expected_s=plan.expected_s, expected_usd=1.0,
-                latest_start=night.night.train_until, usd_per_hour=1.0)  # fmt: skip
+    placement = Placement(
+        rental=elsewhere,
+        expected_s=plan.expected_s,
+        expected_usd=1.0,
+        latest_start=night.night.train_until,
+        usd_per_hour=1.0,
+    )
     night.plan = replace(plan, fallbacks=(placement,))
     night.ask()
     assert service.only().region == "us-east4"
@@ -332,10 +337,15 @@ def test_a_night_that_no_place_of_its_plan_will_ever_take_ends_with_the_words_of
     night = TrainingNight(tmp_path / "night", vertex(service.url, bucket=bucket), rental=first, bucket=bucket)
     rentals = [first, replace(first, region="us-east4")][:num_placements]
     placements = [
-        Placement(rental=rental, expected_s=night.plan.expected_s, expected_usd=1.0,
-             latest_start=night.night.train_until, usd_per_hour=1.0)
+        Placement(
+            rental=rental,
+            expected_s=night.plan.expected_s,
+            expected_usd=1.0,
+            latest_start=night.night.train_until,
+            usd_per_hour=1.0,
+        )
         for rental in rentals[1:]
-    ]  # fmt: skip
+    ]
     night.plan = replace(night.plan, fallbacks=tuple(placements))
     later = cut("refuse", status=400, reason="FAILED_PRECONDITION", message="Try again in a few minutes.")
     with service.troubled(*[later] * num_placements, method="create_custom_job"):

@@ -25,11 +25,17 @@ TEXT = PAGE.read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 SWITCHES = {"--global", "--recursive", "--require-specific-reservation", "--uniform-bucket-level-access"}
 ROLES = {
-    "roles/aiplatform.user", "roles/artifactregistry.reader", "roles/cloudbuild.builds.builder",
-    "roles/compute.networkAdmin", "roles/compute.viewer", "roles/iam.serviceAccountTokenCreator",
-    "roles/iam.serviceAccountUser", "roles/logging.logWriter", "roles/storage.legacyBucketReader",
+    "roles/aiplatform.user",
+    "roles/artifactregistry.reader",
+    "roles/cloudbuild.builds.builder",
+    "roles/compute.networkAdmin",
+    "roles/compute.viewer",
+    "roles/iam.serviceAccountTokenCreator",
+    "roles/iam.serviceAccountUser",
+    "roles/logging.logWriter",
+    "roles/storage.legacyBucketReader",
     "roles/storage.objectAdmin",
-}  # fmt: skip
+}
 
 
 def run(program: str) -> list[list[str]]:
@@ -67,8 +73,11 @@ def errors_of(lines: list[list[str]], *, folder: Path) -> list[str]:
     given = {"CLOUDSDK_CONFIG": str(folder / "gcloud"), "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true"}
     done = subprocess.run(
         ["gcloud", "meta", "lint-gcloud-commands", "--commands-file", str(listed)],
-        env=os.environ | given, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     errors = {each["command_string"]: each["error_message"] or "" for each in json.loads(done.stdout)}
     assert len(errors) == len(set(map(tuple, lines)))
@@ -90,10 +99,12 @@ def test_the_page_grants_the_roles_that_were_looked_up() -> None:
 @pytest.mark.slow
 def test_gcloud_sees_a_wrong_command(tmp_path: Path) -> None:
     wrong = [
-        "storage buckets create gs://b --locaton us-central1", "storage bucket create gs://b --location x",
-        "projects add-iam-policy-binding p --member user:x", "projects create a-project another-one",
+        "storage buckets create gs://b --locaton us-central1",
+        "storage bucket create gs://b --location x",
+        "projects add-iam-policy-binding p --member user:x",
+        "projects create a-project another-one",
         "compute reservations create r --zone z --vm-count 1 --reservation-sharing-policy all",
-    ]  # fmt: skip
+    ]
     assert all(errors_of([command.split() for command in wrong], folder=tmp_path))
 
 
@@ -180,8 +191,15 @@ def test_the_lifecycle_of_the_page_is_taken_by_the_bucket_and_leaves_all_that_is
     from google.cloud import storage
 
     (rule,) = re.findall(r"rule\.json <<'END'\n(.*?)^END$", TEXT, re.DOTALL | re.MULTILINE)
-    kept = [("serving", True), ("dvc", True), ("mlflow", True), ("things", False), ("jobs", False),
-            ("bags", False), ("checkpoints", False)]  # fmt: skip
+    kept = [
+        ("serving", True),
+        ("dvc", True),
+        ("mlflow", True),
+        ("things", False),
+        ("jobs", False),
+        ("bags", False),
+        ("checkpoints", False),
+    ]
     with cloud_storage.served() as store, cloud_storage.emulated(store):
         bucket = storage.Client(project="p", credentials=AnonymousCredentials()).get_bucket("bucket")
         bucket.lifecycle_rules = json.loads(rule)["rule"]

@@ -56,9 +56,16 @@ class TrainingNight:
     """A night in a folder, which becomes the current one; whatever is asked is asked of the launcher."""
 
     def __init__(
-        self, folder: Path, backend: Backend, *, rental: Rental, num_samples: int = 3000, bucket: str = "",
-        name: str = "n", slow_machine: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        backend: Backend,
+        *,
+        rental: Rental,
+        num_samples: int = 3000,
+        bucket: str = "",
+        name: str = "n",
+        slow_machine: str = "",
+    ) -> None:
         nights.lay_out(folder)
         self.folder, self.backend, self.bucket, self.num_samples = folder, backend, bucket, num_samples
         self.witness = folder / "witness"

@@ -88,8 +88,12 @@ NOW = (
 def read_by(*command: str) -> list[float]:
     """Returns the time of the night, the wall clock and the time awake, in a process started by a command."""
     words = [*command, sys.executable, "-c", NOW]
-    environment = {**os.environ, "PYTHONPATH": str(Path(records.__file__).parents[2]),
-                   "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(records.__file__).parents[2]),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
     text = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
     return [float(word) for word in text.split()]
 

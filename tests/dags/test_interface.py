@@ -128,9 +128,13 @@ def test_a_cleared_task_runs_in_the_same_night(standalone: Any, night: str) -> N
 
 
 VERDICT = {
-    "action": "reject", "inconclusive": True, "champion": 3, "challenger": 4, "checks": [],
+    "action": "reject",
+    "inconclusive": True,
+    "champion": 3,
+    "challenger": 4,
+    "checks": [],
     "reason": "inconclusive: not proven no worse than the champion",
-}  # fmt: skip
+}
 
 
 def asked(
@@ -186,9 +190,17 @@ def test_a_stop_on_the_command_line_answers_the_question(standalone: Any) -> Non
     run, now = asked(standalone, seconds=3600), datetime.now(UTC)
     standalone.until(lambda: states(standalone, run).get("review") == "awaiting_input")
     night = Night(
-        id=folder_of(run), day=now.date(), started_at=now, train_until=now, decide_until=now, budget_usd=1,
-        trigger="", code_commit="", previous="", airflow_run=f"retrain/{run}",
-    )  # fmt: skip
+        id=folder_of(run),
+        day=now.date(),
+        started_at=now,
+        train_until=now,
+        decide_until=now,
+        budget_usd=1,
+        trigger="",
+        code_commit="",
+        previous="",
+        airflow_run=f"retrain/{run}",
+    )
     for _ in range(2):
         airflow_question.answer(
             Home(standalone.home), night, Stop(by="ann", reason="not tonight", stopped_at=now)

@@ -228,15 +228,19 @@ def run(house: House) -> Run:
 def test_a_run_whose_pods_are_killed_and_evicted_and_whose_scheduler_is_lost_ends_well(run: Run) -> None:
     assert run.ask()["state"] == "success"
     assert {name: (task["state"], task["try_number"]) for name, task in run.tasks.items()} == {
-        "open": ("success", 1), "ingest": ("success", 2), "wait": ("success", 2),
-    }  # fmt: skip
+        "open": ("success", 1),
+        "ingest": ("success", 2),
+        "wait": ("success", 2),
+    }
     (night,) = (run.house.airflow.home / "nights").iterdir()
     assert json.loads((night / "data/run/batch.json").read_text())["num_rows"] > 0
 
 
 def test_each_try_of_each_task_has_a_pod_of_its_own_of_the_image_that_is_named(run: Run) -> None:
-    made = [(each["metadata"]["annotations"]["task_id"], each["metadata"]["annotations"]["try_number"])
-            for each in run.house.cluster.made]  # fmt: skip
+    made = [
+        (each["metadata"]["annotations"]["task_id"], each["metadata"]["annotations"]["try_number"])
+        for each in run.house.cluster.made
+    ]
     assert sorted(made) == [("ingest", "1"), ("ingest", "2"), ("open", "1"), ("wait", "1"), ("wait", "2")]
     images = {each["spec"]["containers"][0]["image"] for each in run.house.cluster.made}
     container, _ = containers("kubernetes-executor")["airflow-scheduler/airflow-scheduler"]

@@ -150,8 +150,15 @@ def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) ->
 def test_one_night_at_a_time_and_none_made_up_for(described: Any) -> None:
     assert described["runs"] == [1, False]
     assert described["form"] == [
-        "day", "train_hours", "budget_usd", "objective", "spot", "plan_only", "accepted_day", "reason",
-    ]  # fmt: skip
+        "day",
+        "train_hours",
+        "budget_usd",
+        "objective",
+        "spot",
+        "plan_only",
+        "accepted_day",
+        "reason",
+    ]
 
 
 @pytest.mark.airflow
@@ -281,8 +288,15 @@ def test_the_form_of_a_rollback_reaches_the_command_line_and_nothing_in_it_is_ru
 def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """How the nights of some scenarios ended, in the order of the list."""
     home = stand_in(tmp_path_factory.mktemp("home"))
-    form = {"day": "2011-09-01", "train_hours": 2.5, "budget_usd": 0, "objective": "time",
-            "spot": "not allowed", "accepted_day": "2011-08-31", "reason": REASON}  # fmt: skip
+    form = {
+        "day": "2011-09-01",
+        "train_hours": 2.5,
+        "budget_usd": 0,
+        "objective": "time",
+        "spot": "not allowed",
+        "accepted_day": "2011-08-31",
+        "reason": REASON,
+    }
     scenarios = [
         [{"ingest": [1, 0], "train": [75, 137, 0], "gate": [75, 0], "promote": [75, 0]}, form],
         [{"ingest": [99]}, {}],
@@ -312,13 +326,26 @@ def test_the_form_reaches_the_command_line_word_by_word_and_nothing_in_it_is_run
     assert ended[0]["calls"][0] == {
         "folder": ".",
         "arguments": [
-            "open", "--night", name, "--day", "2011-09-01",
-            "--set", "night.train_hours=2.5", "--set", "night.budget_usd=0",
-            "--set", "plan.objective=time", "--set", "plan.spot=false",
-            "--set", "validate.accepted_days=[2011-08-31]",
-            "--trigger", f"manual: {REASON}", "--warm",
+            "open",
+            "--night",
+            name,
+            "--day",
+            "2011-09-01",
+            "--set",
+            "night.train_hours=2.5",
+            "--set",
+            "night.budget_usd=0",
+            "--set",
+            "plan.objective=time",
+            "--set",
+            "plan.spot=false",
+            "--set",
+            "validate.accepted_days=[2011-08-31]",
+            "--trigger",
+            f"manual: {REASON}",
+            "--warm",
         ],
-    }  # fmt: skip
+    }
     assert {call["folder"] for call in ended[0]["calls"][1:-1]} == {f"nights/{name}"}
     assert ended[0]["calls"][-1] == {"folder": ".", "arguments": ["verdict", "--night", name]}
 

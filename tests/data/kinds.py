@@ -11,22 +11,74 @@ from daybreak.data.suite import Rule, Suite
 
 DAY = date(2025, 3, 14)
 KINDS = Table(
-    time="at", key=("id", "number"),
+    time="at",
+    key=("id", "number"),
     columns={
-        "id": Id(), "number": Float(min=-5, max=1e6, nullable=True), "whole": Int(min=-3, nullable=True),
-        "flag": Bool(), "kind": Category(values=("a", "b'c", 'd"\\')), "text": Text(nullable=True),
-        "at": Time(), "raw": Bytes(nullable=True), "vector": Float(size=2, min=0, max=1),
+        "id": Id(),
+        "number": Float(min=-5, max=1e6, nullable=True),
+        "whole": Int(min=-3, nullable=True),
+        "flag": Bool(),
+        "kind": Category(values=("a", "b'c", 'd"\\')),
+        "text": Text(nullable=True),
+        "at": Time(),
+        "raw": Bytes(nullable=True),
+        "vector": Float(size=2, min=0, max=1),
     },
-)  # fmt: skip
+)
 TEXTS = [
-    "", "a", "a\n", "\na", "a\r", "a\x0b", "\u0085", "a\u2028b", "é", "É", "١", "a b", "a-b", "[", "]", "&",
-    "a&&b", "x_1", "ünder", "\\", "'", '"', "$", "tab\there", None,
-]  # fmt: skip
+    "",
+    "a",
+    "a\n",
+    "\na",
+    "a\r",
+    "a\x0b",
+    "\u0085",
+    "a\u2028b",
+    "é",
+    "É",
+    "١",
+    "a b",
+    "a-b",
+    "[",
+    "]",
+    "&",
+    "a&&b",
+    "x_1",
+    "ünder",
+    "\\",
+    "'",
+    '"',
+    "$",
+    "tab\there",
+    None,
+]
 PATTERNS = [
-    "a$", "^a.b$", r"^\d$", r"\w", r"\s", r"\S$", r"\bnder", r"a\b", r"^[^\s]*$", "(?i)é", "(?s)^a.b$",
-    "(?m)^a$", "[[]", r"[]\[]", "[a&&b]{4}", "[[:alpha:]]_", r"\pL$", r"\p{Arabic}|\PN", r"\Qa-b\E",
-    r"(?P<first_one>a)\z", r"[\x{e9}\x0b]", "(?:a|b)-", r"\$|\\", r"^[\w-]+$", r"(?U)a+$",
-]  # fmt: skip
+    "a$",
+    "^a.b$",
+    r"^\d$",
+    r"\w",
+    r"\s",
+    r"\S$",
+    r"\bnder",
+    r"a\b",
+    r"^[^\s]*$",
+    "(?i)é",
+    "(?s)^a.b$",
+    "(?m)^a$",
+    "[[]",
+    r"[]\[]",
+    "[a&&b]{4}",
+    "[[:alpha:]]_",
+    r"\pL$",
+    r"\p{Arabic}|\PN",
+    r"\Qa-b\E",
+    r"(?P<first_one>a)\z",
+    r"[\x{e9}\x0b]",
+    "(?:a|b)-",
+    r"\$|\\",
+    r"^[\w-]+$",
+    r"(?U)a+$",
+]
 
 
 def product(rows: ir.Table) -> ir.Column:
@@ -62,19 +114,27 @@ def rules() -> list[Rule]:
 
 
 def suite() -> Suite:
-    return Suite.model_validate({
-        "columns": {
-            "ratio": "number / whole", "inverse": "1 / number", "rounded": "number::INT",
-            "product": {"ibis": "tests.data.kinds:product"}, "length": {"ibis": "tests.data.kinds:length"},
-        },
-        "figures": {
-            "flags": "avg(flag::INT)", "texts": "count(DISTINCT text)", "rare": "count(*) FILTER (whole > 2)",
-            "median_number": "median(number) FILTER (NOT flag)", "highest": "max(number)",
-            "mean_product": {"ibis": "tests.data.kinds:mean_product"},
-            "whole_part": "avg(regexp_full_match(text, 'a|a.b')::INT)",
-        },
-        "rows": rules(),
-    })  # fmt: skip
+    return Suite.model_validate(
+        {
+            "columns": {
+                "ratio": "number / whole",
+                "inverse": "1 / number",
+                "rounded": "number::INT",
+                "product": {"ibis": "tests.data.kinds:product"},
+                "length": {"ibis": "tests.data.kinds:length"},
+            },
+            "figures": {
+                "flags": "avg(flag::INT)",
+                "texts": "count(DISTINCT text)",
+                "rare": "count(*) FILTER (whole > 2)",
+                "median_number": "median(number) FILTER (NOT flag)",
+                "highest": "max(number)",
+                "mean_product": {"ibis": "tests.data.kinds:mean_product"},
+                "whole_part": "avg(regexp_full_match(text, 'a|a.b')::INT)",
+            },
+            "rows": rules(),
+        }
+    )
 
 
 def rows() -> pa.Table:
@@ -84,12 +144,13 @@ def rows() -> pa.Table:
     made = {
         "id": [f"id{i // 2}" if i % 9 == 0 else f"id{i}" for i in range(n)],
         "number": [numbers[i % 11] for i in range(n)],
-        "whole": [[0, 1, 2, 3, -4, None, 5][i % 7] for i in range(n)], "flag": [i % 3 == 0 for i in range(n)],
+        "whole": [[0, 1, 2, 3, -4, None, 5][i % 7] for i in range(n)],
+        "flag": [i % 3 == 0 for i in range(n)],
         "kind": [["a", "b'c", 'd"\\', "e"][i % 4] for i in range(n)],
         "text": [TEXTS[i % len(TEXTS)] for i in range(n)],
         "at": [start + timedelta(minutes=16 * i, microseconds=i) for i in range(n)],
         "raw": [[b"\x00\xff", b"", None][i % 3] for i in range(n)],
         "vector": [[[0.0, 1.0], [0.5, 1.5], [-0.1, 0.2]][i % 3] for i in range(n)],
-    }  # fmt: skip
+    }
     table = pa.table(made, schema=KINDS.schema())
     return pa.concat_tables([table, table.slice(10, 8), table.slice(12, 2)])

@@ -31,9 +31,10 @@ BERLIN = ZoneInfo("Europe/Berlin")
 DAY = date(2025, 10, 26)  # Berlin's clocks show the hour from two to three twice
 START = datetime(2025, 10, 25, 23, tzinfo=UTC)
 SALES = Table(
-    time="at", zone="Europe/Berlin",
+    time="at",
+    zone="Europe/Berlin",
     columns={"at": Time(), "shop": Id(), "degrees": Float(nullable=True), "measured": Time(nullable=True)},
-)  # fmt: skip
+)
 moment = st.none() | st.integers(0, 40).map(lambda n: START + timedelta(minutes=7.5 * n))
 shop = st.sampled_from([None, "a", "b"])
 forms = st.sampled_from(["zone", "offset", "clock"])
@@ -58,12 +59,23 @@ def read(moment: datetime | None, form: str, *, fold: int) -> datetime | None:
 
 
 @given(
-    given_rows, given_rows, forms, forms, st.integers(0, 8), st.integers(0, 30), st.booleans(),
-)  # fmt: skip
+    given_rows,
+    given_rows,
+    forms,
+    forms,
+    st.integers(0, 8),
+    st.integers(0, 30),
+    st.booleans(),
+)
 def test_a_row_gets_what_brute_force_finds_and_nothing_of_the_future(
-    rows: list[tuple[Any, Any]], others: list[tuple[Any, Any]], form: str, other_form: str,
-    delay: int, more: int, by_shop: bool,
-) -> None:  # fmt: skip
+    rows: list[tuple[Any, Any]],
+    others: list[tuple[Any, Any]],
+    form: str,
+    other_form: str,
+    delay: int,
+    more: int,
+    by_shop: bool,
+) -> None:
     """In steps of 7.5 minutes, as many ties and nulls as drawn."""
     step = timedelta(minutes=7.5)
     known_after, max_age = delay * step, (delay + more) * step
@@ -77,19 +89,24 @@ def test_a_row_gets_what_brute_force_finds_and_nothing_of_the_future(
         }
     )
     table = OtherTable(
-        {"use": FILES, "url": "nowhere.csv"}, columns=[], key={"shop": "place"} if by_shop else {},
-        max_age_hours=max_age / timedelta(hours=1), known_after_hours=known_after / timedelta(hours=1),
-    )  # fmt: skip
+        {"use": FILES, "url": "nowhere.csv"},
+        columns=[],
+        key={"shop": "place"} if by_shop else {},
+        max_age_hours=max_age / timedelta(hours=1),
+        known_after_hours=known_after / timedelta(hours=1),
+    )
     partners = partners_of(ours, theirs, table, time="at", zone="Europe/Berlin").to_pylist()
     for (at, key), partner in zip(rows, partners, strict=True):
         now = read(at, form, fold=0)
         allowed = [
             (then, number)
             for number, (other, place) in enumerate(others)
-            if now and (then := read(other, other_form, fold=1))
+            if now
+            and (then := read(other, other_form, fold=1))
             and (not by_shop or (key is not None and key == place))
-            and then + known_after <= now and now - then <= max_age
-        ]  # fmt: skip
+            and then + known_after <= now
+            and now - then <= max_age
+        ]
         assert partner == (max(allowed)[1] if allowed else None)
         if partner is not None:
             assert others[partner][0] + known_after <= at  # also where clocks showed a time twice
@@ -130,9 +147,12 @@ def measure(folder: Path, *hours: tuple[int, float], day: date = DAY) -> list[di
 def joined(weather: dict[str, Any] | None = None, **more: Any) -> AsOf:
     weather = weather or {"use": FILES, "url": "../weather-{day}.jsonl"}
     table = {
-        "rows": weather, "time": "at", "key": {"shop": "station"},
-        "columns": {"degrees": "celsius", "measured": "at"}, "max_age_hours": 6,
-    }  # fmt: skip
+        "rows": weather,
+        "time": "at",
+        "key": {"shop": "station"},
+        "columns": {"degrees": "celsius", "measured": "at"},
+        "max_age_hours": 6,
+    }
     rows = {"use": FILES, "url": "../sales-{day}.csv"}
     return AsOf(rows, tables={"weather": table | more}, time="at", zone="Europe/Berlin")
 

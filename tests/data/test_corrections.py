@@ -127,9 +127,16 @@ def ordered(day: int, *returned: tuple[int, int]) -> None:
 def run(day: int, *, workload: str = "Orders", **options: Any) -> Dataset:
     now = datetime(2026, 2, 1, tzinfo=UTC)
     night = Night(
-        id="n", day=FIRST + timedelta(days=day), started_at=now, train_until=now, decide_until=now,
-        budget_usd=1, trigger="test", code_commit="", previous="",
-    )  # fmt: skip
+        id="n",
+        day=FIRST + timedelta(days=day),
+        started_at=now,
+        train_until=now,
+        decide_until=now,
+        budget_usd=1,
+        trigger="test",
+        code_commit="",
+        previous="",
+    )
     report = Report(
         num_rows=1, num_clean=1, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
     )

@@ -16,13 +16,19 @@ from daybreak.data.day_sample import Sample, sample_of, similarity, sketch_of
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 PRICES = {f"item {number}": 1.0 + number for number in range(20)}
 PAYMENTS = Table(
-    time="ts", unit="account",
+    time="ts",
+    unit="account",
     columns={
-        "id": Id(), "account": Id(), "country": Category(), "item": Category(), "price": Float(),
-        "fraud": Int(nullable=True), "ts": Time(),
+        "id": Id(),
+        "account": Id(),
+        "country": Category(),
+        "item": Category(),
+        "price": Float(),
+        "fraud": Int(nullable=True),
+        "ts": Time(),
     },
     label=Label("fraud"),
-)  # fmt: skip
+)
 
 
 def rows(day: date, *, num: int = 400, **changed: Any) -> pa.Table:

@@ -48,28 +48,35 @@ def test_a_rule_on_rows_says_how_many_of_all_rows_fail_it_and_on_which_days(judg
     counts = pd.DataFrame({"price is in range": [0, 21, 4], "item is there": [0, 0, 0]})
     lines = of_rows(judge.findings([*map(_of_count, rules)], counts), counts, DAYS, num_rows=1000)
     assert found(lines) == [
-        (False, "25 of 1,000 rows (2.5 %): 21 on 2026-11-24, 4 on 2026-11-25"), (True, ""),
-    ]  # fmt: skip
+        (False, "25 of 1,000 rows (2.5 %): 21 on 2026-11-24, 4 on 2026-11-25"),
+        (True, ""),
+    ]
 
 
 def test_a_rule_on_figures_says_the_figures_and_the_days_that_are_outside(judge: Judge) -> None:
     figures = pd.DataFrame({"num_rows": [1200, 40, 1300], "mean_price": [1.0, 2.0, 6.0], "gone": [None] * 3})
     rules = [
-        rule(BETWEEN, "num_rows", min_value=100), rule(MEAN, "mean_price", max_value=5),
-        rule(BETWEEN, "mean_price", max_value=9), rule(MEAN, "gone", min_value=0),
-    ]  # fmt: skip
+        rule(BETWEEN, "num_rows", min_value=100),
+        rule(MEAN, "mean_price", max_value=5),
+        rule(BETWEEN, "mean_price", max_value=9),
+        rule(MEAN, "gone", min_value=0),
+    ]
     lines = of_figures(judge.findings(rules, figures.astype("float64")), figures, DAYS)
     assert found(lines) == [
-        (False, "40 on 2026-11-24"), (True, "3"), (True, "1 to 6"), (False, "no value"),
-    ]  # fmt: skip
+        (False, "40 on 2026-11-24"),
+        (True, "3"),
+        (True, "1 to 6"),
+        (False, "no value"),
+    ]
 
 
 def test_a_rule_on_types_says_the_other_types_and_the_new_columns(judge: Judge) -> None:
     of = table(3)
     lines = of_types(judge.findings(schema_rules(of), types(of, f0="string", added="int64")))
     assert [(line.rule, line.found) for line in lines if not line.holds] == [
-        ("columns are those of the table", "added is new"), ("f0 is double", "string"),
-    ]  # fmt: skip
+        ("columns are those of the table", "added is new"),
+        ("f0 is double", "string"),
+    ]
 
 
 def test_a_page_shows_what_fails_first_and_names_as_they_are(tmp_path: Path) -> None:

@@ -26,13 +26,23 @@ from tests.postgres import postgresql
 FIRST, NUM_DAYS, PER_DAY = date(2025, 3, 20), 24, 60  # summer time begins on the 30th
 BERLIN = ZoneInfo("Europe/Berlin")
 TABLE = sa.Table(
-    "payments", sa.MetaData(),
-    sa.Column("id", sa.BigInteger), sa.Column("at", sa.DateTime(timezone=True)),
-    sa.Column("amount", sa.Numeric(12, 4)), sa.Column("rate", sa.Numeric), sa.Column("weight", sa.Double),
-    sa.Column("retries", sa.Integer), sa.Column("online", sa.Boolean), sa.Column("shop", sa.Text),
-    sa.Column("valid_until", sa.Date), sa.Column("more", JSONB), sa.Column("plain", sa.JSON),
-    sa.Column("picture", sa.LargeBinary), sa.Column("key", sa.Uuid), sa.Column("is_fraud", sa.SmallInteger),
-)  # fmt: skip
+    "payments",
+    sa.MetaData(),
+    sa.Column("id", sa.BigInteger),
+    sa.Column("at", sa.DateTime(timezone=True)),
+    sa.Column("amount", sa.Numeric(12, 4)),
+    sa.Column("rate", sa.Numeric),
+    sa.Column("weight", sa.Double),
+    sa.Column("retries", sa.Integer),
+    sa.Column("online", sa.Boolean),
+    sa.Column("shop", sa.Text),
+    sa.Column("valid_until", sa.Date),
+    sa.Column("more", JSONB),
+    sa.Column("plain", sa.JSON),
+    sa.Column("picture", sa.LargeBinary),
+    sa.Column("key", sa.Uuid),
+    sa.Column("is_fraud", sa.SmallInteger),
+)
 
 
 def put_in() -> list[dict[str, Any]]:
@@ -42,15 +52,24 @@ def put_in() -> list[dict[str, Any]]:
     for number in range(NUM_DAYS * PER_DAY):
         at = start + timedelta(seconds=number * 86_400 / PER_DAY, microseconds=7)
         null = number % 5 == 0 or number >= (NUM_DAYS - 1) * PER_DAY
-        rows.append({
-            "id": 2**40 + number, "at": at, "amount": Decimal(number * 10_001) / 10_000,
-            "rate": None if null else Decimal(10) ** -(number % 7), "weight": None if null else number / 3,
-            "retries": None if null else number % 4, "online": None if null else number % 3 == 0,
-            "shop": None if null else f"Bäckerei {number % 6}", "valid_until": None if null else at.date(),
-            "more": None if null else {"b": [1, None], "a": {}}, "plain": {"n": number},
-            "picture": None if null else bytes([0, number % 256]), "key": None,
-            "is_fraud": int(number % 7 == 0),
-        })  # fmt: skip
+        rows.append(
+            {
+                "id": 2**40 + number,
+                "at": at,
+                "amount": Decimal(number * 10_001) / 10_000,
+                "rate": None if null else Decimal(10) ** -(number % 7),
+                "weight": None if null else number / 3,
+                "retries": None if null else number % 4,
+                "online": None if null else number % 3 == 0,
+                "shop": None if null else f"Bäckerei {number % 6}",
+                "valid_until": None if null else at.date(),
+                "more": None if null else {"b": [1, None], "a": {}},
+                "plain": {"n": number},
+                "picture": None if null else bytes([0, number % 256]),
+                "key": None,
+                "is_fraud": int(number % 7 == 0),
+            }
+        )
     return rows
 
 
@@ -140,11 +159,16 @@ def test_init_and_try_begin_with_a_table_of_postgresql(
     assert cli.main(["init", str(folder), *words]) == 0, capfd.readouterr()
     module = (folder / "cards.py").read_text()
     for line in (
-        '"at": Time(),', '"amount": Float(off=("drift", "limits")),', '"online": Bool(nullable=True),',
-        '"retries": Int(min=0, nullable=True),', '"shop": Category(nullable=True),', '"id": Id(),',
-        '"valid_until": Time(nullable=True),', '"picture": Bytes(nullable=True),',
+        '"at": Time(),',
+        '"amount": Float(off=("drift", "limits")),',
+        '"online": Bool(nullable=True),',
+        '"retries": Int(min=0, nullable=True),',
+        '"shop": Category(nullable=True),',
+        '"id": Id(),',
+        '"valid_until": Time(nullable=True),',
+        '"picture": Bytes(nullable=True),',
         '"is_fraud": Int(min=0, max=1),',
-    ):  # fmt: skip
+    ):
         assert line in module, module
     assert (
         url
@@ -199,14 +223,19 @@ def test_a_column_of_unlike_types_is_named_with_its_day(
 
 AS_ASKED = {
     sa.TIMESTAMP: (
-        "EXTRACT(day FROM datetime(`payments`.`at`, %(datetime_1:STRING)s))", "TIMESTAMP",
-        datetime(2025, 3, 29, 23, tzinfo=UTC), datetime(2025, 3, 30, 22, tzinfo=UTC),
+        "EXTRACT(day FROM datetime(`payments`.`at`, %(datetime_1:STRING)s))",
+        "TIMESTAMP",
+        datetime(2025, 3, 29, 23, tzinfo=UTC),
+        datetime(2025, 3, 30, 22, tzinfo=UTC),
     ),
     sa.DATETIME: (
-        "EXTRACT(day FROM `payments`.`at`)", "DATETIME", datetime(2025, 3, 30), datetime(2025, 3, 31),
+        "EXTRACT(day FROM `payments`.`at`)",
+        "DATETIME",
+        datetime(2025, 3, 30),
+        datetime(2025, 3, 31),
     ),
     sa.DATE: ("EXTRACT(day FROM `payments`.`at`)", "DATE", date(2025, 3, 30), date(2025, 3, 31)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", AS_ASKED)
@@ -216,9 +245,14 @@ def test_bigquery_is_asked_in_its_own_words_for_days_in_the_zone_of_the_table(ki
     )
     dialect, (of_day, name, start, end) = bigquery.BigQueryDialect(paramstyle="pyformat"), AS_ASKED[kind]
     table = sa.Table(
-        "payments", sa.MetaData(), sa.Column("at", kind), sa.Column("id", sa.Integer),
-        sa.Column("more", sa.JSON), sa.Column("parts", bigquery.STRUCT(n=sa.Integer)), schema="shop",
-    )  # fmt: skip
+        "payments",
+        sa.MetaData(),
+        sa.Column("at", kind),
+        sa.Column("id", sa.Integer),
+        sa.Column("more", sa.JSON),
+        sa.Column("parts", bigquery.STRUCT(n=sa.Integer)),
+        schema="shop",
+    )
     days = str(days_query(table, "at", "bigquery", zone="Europe/Berlin").compile(dialect=dialect))
     assert days.startswith("SELECT DISTINCT EXTRACT(year FROM ")
     assert f"{of_day} AS" in days

@@ -27,9 +27,10 @@ from tests.clones import home_here
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 TONIGHT = FIRST + timedelta(days=NUM_DAYS)
 SALES = Table(
-    time="ts", unit="account",
+    time="ts",
+    unit="account",
     columns={"id": Id(), "account": Id(), "item": Category(), "price": Float(min=0), "ts": Time()},
-)  # fmt: skip
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,9 +60,16 @@ def judge(day: date, *late: date, suite: str = "drift: off\n", table: Table = SA
     Path("suite.yaml").write_text(suite)
     at = datetime(2026, 1, 1, tzinfo=UTC)
     night = Night(
-        id="n", day=day, started_at=at, train_until=at, decide_until=at, budget_usd=1, trigger="test",
-        code_commit="", previous="",
-    )  # fmt: skip
+        id="n",
+        day=day,
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=1,
+        trigger="test",
+        code_commit="",
+        previous="",
+    )
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
     rules = ValidateParams(suite="suite.yaml", **params)
     return validate(home_here(), night, batch, table, params=rules, prepare=PrepareParams())

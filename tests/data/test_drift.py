@@ -14,24 +14,50 @@ from daybreak.examples.shop.sold_lines import LINES
 PAYMENTS = Table(
     time="at",
     columns={
-        "at": Time(), "id": Id(), "account": Id(nullable=True), "amount": Float(nullable=True),
-        "online": Bool(), "mcc": Category(nullable=True, off=("null drift",)), "image": Bytes(),
-        "embedding": Float(size=2), "note": Text(), "tries": Int(off=("drift",)), "fraud": Int(nullable=True),
+        "at": Time(),
+        "id": Id(),
+        "account": Id(nullable=True),
+        "amount": Float(nullable=True),
+        "online": Bool(),
+        "mcc": Category(nullable=True, off=("null drift",)),
+        "image": Bytes(),
+        "embedding": Float(size=2),
+        "note": Text(),
+        "tries": Int(off=("drift",)),
+        "fraud": Int(nullable=True),
     },
     label=Label("fraud", ripe_after=days(14)),
-)  # fmt: skip
+)
 
 
 def rows(num: int = 4, **columns: Any) -> pa.Table:
     """A day of sales, all alike but for these columns; one value stands for all rows."""
-    plain = {"invoice": "1", "item": "x", "description": "CUP", "quantity": 1, "price": 2.0,
-             "time": datetime(2025, 1, 1, 9), "customer": "5", "country": "a"}  # fmt: skip
+    plain = {
+        "invoice": "1",
+        "item": "x",
+        "description": "CUP",
+        "quantity": 1,
+        "price": 2.0,
+        "time": datetime(2025, 1, 1, 9),
+        "customer": "5",
+        "country": "a",
+    }
     return _table(LINES, plain | columns, num)
 
 
 def payments(num: int = 4, **columns: Any) -> pa.Table:
-    plain = {"at": datetime(2025, 1, 1, 9), "id": "1", "account": "a", "amount": 1.0, "online": True,
-             "mcc": "m", "image": b"12", "note": "hi", "tries": 1, "fraud": None}  # fmt: skip
+    plain = {
+        "at": datetime(2025, 1, 1, 9),
+        "id": "1",
+        "account": "a",
+        "amount": 1.0,
+        "online": True,
+        "mcc": "m",
+        "image": b"12",
+        "note": "hi",
+        "tries": 1,
+        "fraud": None,
+    }
     vectors = columns.pop("embedding", [[1.0, 2.0]] * num)
     return _table(PAYMENTS, {"embedding": vectors} | plain | columns, num)
 
@@ -98,9 +124,14 @@ def test_days_before_are_taken_together() -> None:
 def test_every_column_has_its_own_limit_or_the_common_one() -> None:
     drifts = distances(rows(), rows(), rows(), price=0.3)
     assert {drift.column: drift.limit for drift in drifts} == {
-        "item": 0.1, "quantity": 0.1, "time": 0.1, "price": 0.3, "customer": 0.1, "country": 0.1,
+        "item": 0.1,
+        "quantity": 0.1,
+        "time": 0.1,
+        "price": 0.3,
+        "customer": 0.1,
+        "country": 0.1,
         "(rows)": 0.1,
-    }  # fmt: skip
+    }
 
 
 def test_equal_days_are_nowhere_apart() -> None:
@@ -111,8 +142,17 @@ def test_what_is_measured_follows_from_the_type_of_a_column() -> None:
     """No id, no label that comes late, nothing that is off; of nullable columns the shares of nulls too."""
     columns = [drift.column for drift in distances(payments(), payments(), payments())]
     assert columns == [
-        "at", "account", "amount", "amount nulls", "online", "mcc", "image", "embedding", "note", "(rows)",
-    ]  # fmt: skip
+        "at",
+        "account",
+        "amount",
+        "amount nulls",
+        "online",
+        "mcc",
+        "image",
+        "embedding",
+        "note",
+        "(rows)",
+    ]
     fewer = distances(
         payments(), payments(), payments(), **{"amount nulls": "off", "mcc": "off", "(rows)": "off"}
     )

@@ -14,8 +14,9 @@ from daybreak.data.source import Files
 
 CSV = "time,amount\n2025-01-30 09:00:00,1.5\n2025-01-30 10:00:00,2.5\n"
 ROWS = [
-    {"time": "2025-01-30 09:00:00", "amount": "1.5"}, {"time": "2025-01-30 10:00:00", "amount": "2.5"},
-]  # fmt: skip
+    {"time": "2025-01-30 09:00:00", "amount": "1.5"},
+    {"time": "2025-01-30 10:00:00", "amount": "2.5"},
+]
 
 
 def read(path: Path, **options: str) -> list[dict[str, object]]:
@@ -79,5 +80,7 @@ def test_an_array_of_json_without_objects_is_refused(tmp_path: Path) -> None:
 def test_a_value_of_json_that_is_of_another_type_than_others_keeps_its_row() -> None:
     data = b'{"n": 1, "x": 0.5}\n{"n": 2, "x": "n/a"}\n{"n": "?", "x": null}\n'
     assert read_json(data).to_pylist() == [
-        {"n": "1", "x": "0.5"}, {"n": "2", "x": "n/a"}, {"n": "?", "x": None},
-    ]  # fmt: skip
+        {"n": "1", "x": "0.5"},
+        {"n": "2", "x": "n/a"},
+        {"n": "?", "x": None},
+    ]

@@ -44,20 +44,32 @@ def nth(number: int) -> date:
 def night(day: date, *, id: str = "") -> Night:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     return Night(
-        id=id or str(day), day=day, started_at=now, train_until=now, decide_until=now, budget_usd=1,
-        trigger="test", code_commit="", previous="",
-    )  # fmt: skip
+        id=id or str(day),
+        day=day,
+        started_at=now,
+        train_until=now,
+        decide_until=now,
+        budget_usd=1,
+        trigger="test",
+        code_commit="",
+        previous="",
+    )
 
 
 def rows(day: date, *, num_rows: int = 3, quantity: int = 1) -> pa.Table:
     lines = [
         {
-            "invoice": str(500000 + n), "item": "71053", "description": "LANTERN", "quantity": quantity,
-            "time": datetime(day.year, day.month, day.day, 9, n), "price": 3.39, "customer": "17850",
+            "invoice": str(500000 + n),
+            "item": "71053",
+            "description": "LANTERN",
+            "quantity": quantity,
+            "time": datetime(day.year, day.month, day.day, 9, n),
+            "price": 3.39,
+            "customer": "17850",
             "country": "EIRE",
         }
         for n in range(num_rows)
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(lines, schema=LINES.schema())
 
 
@@ -354,9 +366,11 @@ def test_killed_at_any_moment_it_ends_the_same(deliver: Deliver, tmp_path: Path)
         shutil.copytree(tmp_path / "before" / "data", tmp_path / "night" / "data")
         done = subprocess.run(
             [sys.executable, "-c", KILLED, str(after), records.dumps(night(nth(6)))],
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
         assert done.returncode in (0, -9), done.stderr
         return after - int(done.stdout) if done.returncode == 0 else 0
 
@@ -382,9 +396,10 @@ def test_killed_at_any_moment_it_ends_the_same(deliver: Deliver, tmp_path: Path)
 @given(
     calls=st.lists(
         st.tuples(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3)), max_size=4), st.booleans()),
-        min_size=10, max_size=10,
+        min_size=10,
+        max_size=10,
     )
-)  # fmt: skip
+)
 def test_after_each_night_the_days_looked_at_are_as_delivered(
     calls: list[tuple[list[tuple[int, int]], bool]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -29,18 +29,26 @@ def read(texts: list[str | None], form: NumberFormat, symbol: str = "") -> list[
     [
         (["1,234.50", "12", "-1,234,567"], NumberFormat(thousands=","), "", [1234.5, 12, -1234567]),
         (["1.234,50", "12,5", "1.234"], NumberFormat(decimal=",", thousands="."), "", [1234.5, 12.5, 1234]),
-        (["1 234,5", "1\u00a0234", "1\u202f234"], NumberFormat(decimal=",", thousands=" "), "",
-         [1234.5, 1234, 1234]),
+        (
+            ["1 234,5", "1\u00a0234", "1\u202f234"],
+            NumberFormat(decimal=",", thousands=" "),
+            "",
+            [1234.5, 1234, 1234],
+        ),
         (["1'234.5", "1\u2019234"], NumberFormat(thousands="'"), "", [1234.5, 1234]),
         (["1,5e3", "1E-2", "+4"], NumberFormat(decimal=","), "", [1500, 0.01, 4]),
-        (["$1,234.50", "-$5", "$-5", "($5.25)", "$ 7"], NumberFormat(thousands=","), "$",
-         [1234.5, -5, -5, -5.25, 7]),
+        (
+            ["$1,234.50", "-$5", "$-5", "($5.25)", "$ 7"],
+            NumberFormat(thousands=","),
+            "$",
+            [1234.5, -5, -5, -5.25, 7],
+        ),
         (["12 %", "0.5%", "\u22123 %"], NumberFormat(), "%", [12, 0.5, -3]),
         (["1 234 kg", "2 kg"], NumberFormat(thousands=" "), "kg", [1234, 2]),
         (["NA", "-", "?", "N/A", "\\N", "None", "NULL", "4"], NumberFormat(), "", [None] * 7 + [4]),
         (["missing", "4"], NumberFormat(nulls=("missing",)), "", [None, 4]),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_read_as_they_are_written(
     texts: list[str | None], form: NumberFormat, symbol: str, numbers: list[float | None]
 ) -> None:
@@ -68,11 +76,15 @@ def test_what_may_be_another_number_is_none(text: str, form: NumberFormat, symbo
 @given(
     number=st.decimals(-(10**12), 10**12, places=2),
     form=st.sampled_from(
-        [NumberFormat(decimal=decimal, thousands=thousands)
-         for decimal in (".", ",") for thousands in ("", ",", ".", " ", "'") if thousands != decimal]
+        [
+            NumberFormat(decimal=decimal, thousands=thousands)
+            for decimal in (".", ",")
+            for thousands in ("", ",", ".", " ", "'")
+            if thousands != decimal
+        ]
     ),
     symbol=st.sampled_from(["", "$", "%", "kg"]),
-)  # fmt: skip
+)
 def test_a_number_is_the_same_in_every_format(number: float, form: NumberFormat, symbol: str) -> None:
     written = f"{number:,.2f}".replace(",", "T").replace(".", form.decimal).replace("T", form.thousands)
     assert read([f"{symbol}{written}", f"{written} {symbol}".strip()], form, symbol) == [float(number)] * 2
@@ -81,10 +93,17 @@ def test_a_number_is_the_same_in_every_format(number: float, form: NumberFormat,
 def test_columns_that_are_no_numbers_keep_what_looks_like_one_and_words_for_null() -> None:
     texts = ["NA", "1,234", "?"]
     table = Table(
-        columns={"at": Time(), "country": Category(), "code": Id(), "said": Text(), "n": Int(nullable=True),
-                 "paid": Float(nullable=True, symbol="$"), "open": Bool(nullable=True)},
+        columns={
+            "at": Time(),
+            "country": Category(),
+            "code": Id(),
+            "said": Text(),
+            "n": Int(nullable=True),
+            "paid": Float(nullable=True, symbol="$"),
+            "open": Bool(nullable=True),
+        },
         time="at",
-    )  # fmt: skip
+    )
     given = {"country": texts, "code": texts, "said": texts, "n": texts, "paid": ["$5", "NA", "$1,000.5"]}
     rows = pa.table({**given, "at": [AT] * 3, "open": ["true", "-", "false"]})
     form = NumberFormat(thousands=",")
@@ -99,9 +118,10 @@ def test_columns_that_are_no_numbers_keep_what_looks_like_one_and_words_for_null
 def test_a_word_for_null_is_an_unknown_label_unless_it_is_a_class() -> None:
     for classes, labels in ((("no", "yes"), [1, None, 0]), (("NA", "no", "yes"), [2, 0, 1])):
         table = Table(
-            columns={"at": Time(), "y": Int(min=0, max=len(classes) - 1, nullable=True)}, time="at",
+            columns={"at": Time(), "y": Int(min=0, max=len(classes) - 1, nullable=True)},
+            time="at",
             label=Label("y", classes=classes),
-        )  # fmt: skip
+        )
         rows = pa.table({"at": [AT] * 3, "y": ["yes", "NA", "no"]})
         assert conform(rows, table, origin="x")["y"].to_pylist() == labels
 

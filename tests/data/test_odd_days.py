@@ -18,10 +18,16 @@ FIRST = date(2025, 1, 6)
 NUM_DAYS = 4  # before the odd one
 COLUMNS = ["invoice", "item", "description", "quantity", "time", "price", "customer", "country"]
 # The rules of the rows as they are; of the figures of a day, none.
-LENIENT = {"days": [{
-    "name": "a day has a row", "type": "expect_column_values_to_be_between", "column": "(rows)",
-    "kwargs": {"column": "num_rows", "min_value": 1},
-}]}  # fmt: skip
+LENIENT = {
+    "days": [
+        {
+            "name": "a day has a row",
+            "type": "expect_column_values_to_be_between",
+            "column": "(rows)",
+            "kwargs": {"column": "num_rows", "min_value": 1},
+        }
+    ]
+}
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,11 +38,18 @@ pytestmark = [
 def lines(day: date, *, customers: int = 8) -> pd.DataFrame:
     """Forty clean lines of a day."""
     rows = [
-        (f"{500000 + 100 * day.day + n // 4}", f"2200{n % 10}", "A CUP", 1 + n % 3,
-         datetime.combine(day, datetime.min.time()) + timedelta(hours=9, minutes=n), 1.5,
-         f"{12000 + n % customers}", "France")
+        (
+            f"{500000 + 100 * day.day + n // 4}",
+            f"2200{n % 10}",
+            "A CUP",
+            1 + n % 3,
+            datetime.combine(day, datetime.min.time()) + timedelta(hours=9, minutes=n),
+            1.5,
+            f"{12000 + n % customers}",
+            "France",
+        )
         for n in range(40)
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

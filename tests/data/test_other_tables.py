@@ -30,17 +30,27 @@ pytestmark = [
 ]
 
 PAYMENTS = Table(
-    time="at", unit="account", key=("id",), label=Label("fraud", ripe_after=days(14)),
+    time="at",
+    unit="account",
+    key=("id",),
+    label=Label("fraud", ripe_after=days(14)),
     columns={
-        "id": Id(), "account": Id(), "amount": Float(min=0, max=10_000), "mcc": Category(values=("a", "b")),
-        "at": Time(), "online": Bool(nullable=True), "embedding": Float(size=2, min=0, max=1),
+        "id": Id(),
+        "account": Id(),
+        "amount": Float(min=0, max=10_000),
+        "mcc": Category(values=("a", "b")),
+        "at": Time(),
+        "online": Bool(nullable=True),
+        "embedding": Float(size=2, min=0, max=1),
         "fraud": Int(min=0, max=1),
     },
-)  # fmt: skip
+)
 READINGS = Table(
-    time="hour", unit="meter", key=("meter", "hour"),
+    time="hour",
+    unit="meter",
+    key=("meter", "hour"),
     columns={"meter": Id(), "hour": Time(), "kwh": Float(min=0, nullable=True)},
-)  # fmt: skip
+)
 WEATHER = Table(time="hour", columns={"hour": Time(), "celsius": Float(nullable=True)})
 LINES_OF_TEXT = Table(time="said", columns={"said": Time(), "text": Text(), "length": Int(min=0)})
 
@@ -56,11 +66,15 @@ def payments(day: date) -> dict[str, list[Any]]:
     n = range(NUM_ROWS)
     known = (TONIGHT - day).days > 14
     return {
-        "id": [f"{day}-{i}" for i in n], "account": [f"a{i % 40}" for i in n],
-        "amount": [float(i % 90) for i in n], "mcc": ["ab"[i % 2] for i in n], "at": times(day),
-        "online": [None if i % 3 else True for i in n], "embedding": [[0.0, 1.0] for i in n],
+        "id": [f"{day}-{i}" for i in n],
+        "account": [f"a{i % 40}" for i in n],
+        "amount": [float(i % 90) for i in n],
+        "mcc": ["ab"[i % 2] for i in n],
+        "at": times(day),
+        "online": [None if i % 3 else True for i in n],
+        "embedding": [[0.0, 1.0] for i in n],
         "fraud": [int(i % 50 == 0) if known else None for i in n],
-    }  # fmt: skip
+    }
 
 
 def readings(day: date) -> dict[str, list[Any]]:
@@ -127,10 +141,14 @@ FAULTS: dict[str, tuple[Table, str, Any, str]] = {
     "a label that is none": (PAYMENTS, "fraud", 2, "fraud is in range"),
     "a payment of tomorrow": (PAYMENTS, "at", datetime(2025, 3, 15), "at is on the day of its partition"),
     "a key that comes twice": (PAYMENTS, "id", f"{TONIGHT}-7", "id comes once"),
-    "a column that is called hour": (READINGS, "hour", datetime(2025, 3, 13, 23, 59),
-                                     "hour is on the day of its partition"),
+    "a column that is called hour": (
+        READINGS,
+        "hour",
+        datetime(2025, 3, 13, 23, 59),
+        "hour is on the day of its partition",
+    ),
     "a negative length": (LINES_OF_TEXT, "length", -1, "length is in range"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -253,19 +271,26 @@ def short(rows: pa.Table) -> pa.Array:
         ("columns: {twice: 2 * amounts}", "the column 'twice' cannot be judged: Binder.*amounts.*; fix it"),
         ("figures: {mean: avg(}", "the figure 'mean' cannot be judged: Parser Error.*; fix it"),
         ("figures: {first: min(account)}", "the figure 'first' is 'a0', not a number"),
-        ("rows: [{name: r, type: expect_column_values_to_match_regex, kwargs: {column: id, regex: '(?=a)'}}]",
-         r"rule 'r' cannot be judged: .*invalid perl operator: \(\?=; fix it in the suite"),
-        ("rows: [{name: r, type: expect_column_values_to_be_null, kwargs: {column: customer}}]",
-         "rule 'r' cannot be judged: Binder Error.*customer"),
+        (
+            "rows: [{name: r, type: expect_column_values_to_match_regex, "
+            "kwargs: {column: id, regex: '(?=a)'}}]",
+            r"rule 'r' cannot be judged: .*invalid perl operator: \(\?=; fix it in the suite",
+        ),
+        (
+            "rows: [{name: r, type: expect_column_values_to_be_null, kwargs: {column: customer}}]",
+            "rule 'r' cannot be judged: Binder Error.*customer",
+        ),
         ("columns: {number: account::INT}", "cannot be computed on 2025-03-14: Conversion Error.*; fix"),
         ("rows: [{name: r, python: 'tests.data.nowhere:f'}]", "rule 'r': tests.data.nowhere:f cannot be im"),
         ("rows: [{name: r, python: 'tests.data.test_other_tables:numbers'}]", "returns float64 of shape"),
         ("rows: [{name: r, python: 'tests.data.test_other_tables:short'}]", r"bool of shape \[1\] for 240"),
         ("days: [{name: r, type: expect_wonders}]", "Great Expectations has no expect_wonders"),
-        ("days: [{name: r, type: expect_column_values_to_be_between, kwargs: {column: c, max_value: 1}}]",
-         "rule 'r' cannot be judged"),
+        (
+            "days: [{name: r, type: expect_column_values_to_be_between, kwargs: {column: c, max_value: 1}}]",
+            "rule 'r' cannot be judged",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_suite_that_cannot_be_computed_is_refused_in_a_sentence(suite: str, reason: str) -> None:
     write(PAYMENTS, payments(TONIGHT), TONIGHT)
     if suite.startswith("columns: {number"):

@@ -36,13 +36,17 @@ class Payments(TableWorkload):
     """Card payments whose fraud is known two days later; `wrong` names what `features` gets wrong."""
 
     table = Table(
-        time="ts", unit="account",
+        time="ts",
+        unit="account",
         columns={
-            "ts": Time(), "account": Id(), "amount": Float(min=0), "mcc": Category(nullable=True),
+            "ts": Time(),
+            "account": Id(),
+            "amount": Float(min=0),
+            "mcc": Category(nullable=True),
             "fraud": Int(nullable=True),
         },
         label=Label("fraud", ripe_after=days(2)),
-    )  # fmt: skip
+    )
     looks_back = timedelta(days=3)
 
     def __init__(self, wrong: str = "") -> None:
@@ -96,11 +100,14 @@ def rows_of(day: int, *, num: int = 40, fraud: int | None = None, seed: int = 0)
     labels = [fraud if fraud is not None else int(one) for one in draw.random(num) < 0.3]
     return pa.table(
         {
-            "ts": time, "account": [f"a{n % 7}" for n in range(num)], "amount": draw.exponential(20, num),
-            "mcc": [None if n % 9 == 0 else f"m{n % 3}" for n in range(num)], "fraud": labels,
+            "ts": time,
+            "account": [f"a{n % 7}" for n in range(num)],
+            "amount": draw.exponential(20, num),
+            "mcc": [None if n % 9 == 0 else f"m{n % 3}" for n in range(num)],
+            "fraud": labels,
         },
         schema=Payments.table.schema(),
-    )  # fmt: skip
+    )
 
 
 def write(day: int, table: pa.Table) -> None:
@@ -112,9 +119,16 @@ def write(day: int, table: pa.Table) -> None:
 def run(day: int, *, use: str = "Payments", wrong: str = "", **params: Any) -> Dataset:
     now = datetime(2026, 2, 1, tzinfo=UTC)
     night = Night(
-        id="n", day=FIRST + timedelta(days=day), started_at=now, train_until=now, decide_until=now,
-        budget_usd=1, trigger="test", code_commit="", previous="",
-    )  # fmt: skip
+        id="n",
+        day=FIRST + timedelta(days=day),
+        started_at=now,
+        train_until=now,
+        decide_until=now,
+        budget_usd=1,
+        trigger="test",
+        code_commit="",
+        previous="",
+    )
     report = Report(
         num_rows=1, num_clean=1, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
     )

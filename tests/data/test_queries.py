@@ -23,9 +23,17 @@ from tests.data.test_validator import SUITE
 PAYMENTS = Table(time="at", columns={"at": Time(), "account": Id(), "amount": Float(min=0)})
 # What DuckDB has and BigQuery has not, of all that the suites below use.
 OURS_ALONE = {
-    "EPOCH_US", "LIST_MIN", "LIST_MAX", "ARRAY_MIN", "ARRAY_MAX", "MEDIAN", "REGEXP_MATCHES",
-    "REGEXP_FULL_MATCH", "ISNAN", "RLIKE",
-}  # fmt: skip
+    "EPOCH_US",
+    "LIST_MIN",
+    "LIST_MAX",
+    "ARRAY_MIN",
+    "ARRAY_MAX",
+    "MEDIAN",
+    "REGEXP_MATCHES",
+    "REGEXP_FULL_MATCH",
+    "ISNAN",
+    "RLIKE",
+}
 
 
 def queries(
@@ -81,13 +89,25 @@ def test_each_type_of_column_and_ibis_compile_for_bigquery() -> None:
 @pytest.mark.parametrize(
     ("pattern", "java"),
     [
-        ("^[a-z]{2}(?:x|y)*", "^[a-z]{2}(?:x|y)*"), ("a$", r"a\z"), (r"\$", r"\$"), ("[$]", "[$]"),
-        ("(?m)a$", "(?m)a$"), ("(?i)a", "(?iu)a"),
-        ("(?P<a_b>x)", "(?<ab>x)"), (r"[]a]", r"[\]a]"), ("[^]&[]", r"[^\]\&\[]"), (r"\Q$\E", r"\$"),
-        ("[[:alpha:]1]", r"[\p{Alpha}1]"), (r"\p{Greek}", r"\p{IsGreek}"), (r"\PL", r"\P{L}"),
-        (r"\s", r"[\t\n\f\r ]"), (r"[\s]", r"[\t\n\f\r ]"), ("(?U)a", "a"), (r"\\$", r"\\\z"),
+        ("^[a-z]{2}(?:x|y)*", "^[a-z]{2}(?:x|y)*"),
+        ("a$", r"a\z"),
+        (r"\$", r"\$"),
+        ("[$]", "[$]"),
+        ("(?m)a$", "(?m)a$"),
+        ("(?i)a", "(?iu)a"),
+        ("(?P<a_b>x)", "(?<ab>x)"),
+        (r"[]a]", r"[\]a]"),
+        ("[^]&[]", r"[^\]\&\[]"),
+        (r"\Q$\E", r"\$"),
+        ("[[:alpha:]1]", r"[\p{Alpha}1]"),
+        (r"\p{Greek}", r"\p{IsGreek}"),
+        (r"\PL", r"\P{L}"),
+        (r"\s", r"[\t\n\f\r ]"),
+        (r"[\s]", r"[\t\n\f\r ]"),
+        ("(?U)a", "a"),
+        (r"\\$", r"\\\z"),
     ],
-)  # fmt: skip
+)
 def test_a_pattern_in_javas_dialect(pattern: str, java: str) -> None:
     assert in_java(pattern) == f"(?d){java}"
 
@@ -125,18 +145,26 @@ def no_expression(rows: Any) -> Any:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"columns": {"x": {"ibis": "tests.data.test_queries:nowhere"}}},
-         "the column 'x': tests.data.test_queries:nowhere cannot be imported: .*; write module:function"),
-        ({"columns": {"x": {"ibis": "tests.data.test_queries:misspelt"}}},
-         "the column 'x': tests.data.test_queries:misspelt fails: AttributeError: .*amounts.*; fix it"),
-        ({"columns": {"x": {"ibis": "tests.data.test_queries:no_expression"}}},
-         "the column 'x': .*:no_expression returns int; return a column of the rows, as an Ibis expression"),
-        ({"figures": {"x": {"ibis": "tests.data.test_queries:doubled"}}},
-         "the figure 'x': .*:doubled returns FloatingColumn; return one number for all rows, as an Ibis"),
+        (
+            {"columns": {"x": {"ibis": "tests.data.test_queries:nowhere"}}},
+            "the column 'x': tests.data.test_queries:nowhere cannot be imported: .*; write module:function",
+        ),
+        (
+            {"columns": {"x": {"ibis": "tests.data.test_queries:misspelt"}}},
+            "the column 'x': tests.data.test_queries:misspelt fails: AttributeError: .*amounts.*; fix it",
+        ),
+        (
+            {"columns": {"x": {"ibis": "tests.data.test_queries:no_expression"}}},
+            "the column 'x': .*:no_expression returns int; return a column of the rows, as an Ibis",
+        ),
+        (
+            {"figures": {"x": {"ibis": "tests.data.test_queries:doubled"}}},
+            "the figure 'x': .*:doubled returns FloatingColumn; return one number for all rows, as an Ibis",
+        ),
         ({"columns": {"x": "nosuch(amount)"}}, "the column 'x' cannot be judged: .*nosuch.*; fix it"),
         ({"columns": {"x": "list_transform([amount], v -> v + 1)[1]"}}, "the column 'x' cannot be judged"),
     ],
-)  # fmt: skip
+)
 def test_an_expression_that_cannot_be_computed_is_named(values: dict[str, Any], reason: str) -> None:
     with pytest.raises(ParamsError, match=reason):
         queries(PAYMENTS, Suite.model_validate(values))

@@ -28,16 +28,38 @@ pytestmark = [
 
 FAULTS: list[tuple[str, Any]] = [
     *((name, None) for name in LINES.columns),
-    ("invoice", "C12"), ("invoice", "A500001"), ("invoice", "c500001"), ("invoice", "5000000000001"),
-    ("item", "?? lost"), ("item", "BANK CHARGES"), ("item", ""), ("item", "22423é"),
-    ("customer", "N/A"), ("customer", "-1"), ("country", "0"), ("country", "Saint-Barthélemy"),
-    ("country", "Cocos (Keeling) Islands"), ("description", "CAFÃ© AU LAIT"), ("description", "A\x00B"),
-    ("description", "5â€\x9d PLATE"), ("description", "\ufffd"), ("description", "naïve ☕"),
-    ("quantity", 0), ("quantity", 10**9), ("quantity", -(10**5)), ("quantity", 100_001),
-    ("price", 0.0), ("price", -1.0), ("price", 100_000.0), ("price", float("inf")), ("price", 1e-300),
-    ("time", MIDNIGHT_OF_DAY), ("time", MIDNIGHT_OF_DAY + timedelta(days=1)),
-    ("time", MIDNIGHT_OF_DAY - timedelta(microseconds=1)), ("time", datetime(2031, 1, 1)),
-]  # fmt: skip
+    ("invoice", "C12"),
+    ("invoice", "A500001"),
+    ("invoice", "c500001"),
+    ("invoice", "5000000000001"),
+    ("item", "?? lost"),
+    ("item", "BANK CHARGES"),
+    ("item", ""),
+    ("item", "22423é"),
+    ("customer", "N/A"),
+    ("customer", "-1"),
+    ("country", "0"),
+    ("country", "Saint-Barthélemy"),
+    ("country", "Cocos (Keeling) Islands"),
+    ("description", "CAFÃ© AU LAIT"),
+    ("description", "A\x00B"),
+    ("description", "5â€\x9d PLATE"),
+    ("description", "\ufffd"),
+    ("description", "naïve ☕"),
+    ("quantity", 0),
+    ("quantity", 10**9),
+    ("quantity", -(10**5)),
+    ("quantity", 100_001),
+    ("price", 0.0),
+    ("price", -1.0),
+    ("price", 100_000.0),
+    ("price", float("inf")),
+    ("price", 1e-300),
+    ("time", MIDNIGHT_OF_DAY),
+    ("time", MIDNIGHT_OF_DAY + timedelta(days=1)),
+    ("time", MIDNIGHT_OF_DAY - timedelta(microseconds=1)),
+    ("time", datetime(2031, 1, 1)),
+]
 
 # One of each type that the shop's suite does not use, and arguments that it does not.
 OTHERS = [
@@ -69,7 +91,9 @@ OTHERS = [
     (
         "expect_column_pair_values_a_to_be_greater_than_b",
         {
-            "column_A": "quantity", "column_B": "pieces", "or_equal": True,
+            "column_A": "quantity",
+            "column_B": "pieces",
+            "or_equal": True,
             "ignore_row_if": "either_value_is_missing",
         },
     ),
@@ -77,7 +101,7 @@ OTHERS = [
         "expect_column_pair_values_a_to_be_greater_than_b",
         {"column_A": "hour", "column_B": "price", "ignore_row_if": "neither"},
     ),
-]  # fmt: skip
+]
 
 
 def planted(rows: pa.Table) -> pa.Table:
@@ -141,9 +165,14 @@ def test_the_figures_of_a_day_are_those_of_pandas(
     figures = PartitionScan(LINES, suite, rules_of(suite, LINES)).judge(DAY).figures
     frame = in_pandas(rows)
     cancels = frame["invoice"].str.startswith("C").fillna(False).astype(bool)
-    assert figures == pytest.approx({
-        "num_rows": len(frame), "num_invoices": frame["invoice"].nunique(),
-        "num_items": frame["item"].nunique(), "guests": frame["customer"].isna().mean(),
-        "cancelled": cancels.mean(), "median_price": frame[~cancels]["price"].median(),
-        "median_quantity": frame[~cancels]["quantity"].median(),
-    })  # fmt: skip
+    assert figures == pytest.approx(
+        {
+            "num_rows": len(frame),
+            "num_invoices": frame["invoice"].nunique(),
+            "num_items": frame["item"].nunique(),
+            "guests": frame["customer"].isna().mean(),
+            "cancelled": cancels.mean(),
+            "median_price": frame[~cancels]["price"].median(),
+            "median_quantity": frame[~cancels]["quantity"].median(),
+        }
+    )

@@ -43,14 +43,18 @@ def test_a_vector_is_in_range_where_all_its_numbers_are(vector: list[float] | No
 @pytest.mark.parametrize(
     ("type", "kwargs", "reason"),
     [
-        ("expect_wonders", {"column": "x"}, "is of type expect_wonders, which is none of rows; use one of "
-         "expect_column_values_to_not_be_null, .* or python: module:function"),
+        (
+            "expect_wonders",
+            {"column": "x"},
+            "is of type expect_wonders, which is none of rows; use one of "
+            "expect_column_values_to_not_be_null, .* or python: module:function",
+        ),
         ("expect_column_values_to_be_in_set", {"column": "x"}, "refuses its arguments: value_set is missing"),
         ("expect_column_values_to_be_null", {"column": "x", "mostly": 1}, "mostly is unknown; fix its"),
         ("expect_column_values_to_be_between", {"column": "x"}, "min_value and max_value are both missing"),
         ("expect_column_values_to_be_between", {"column": "x", "min_value": [1]}, r"\[1\] is neither a num"),
     ],
-)  # fmt: skip
+)
 def test_a_rule_that_cannot_be_sql_is_refused(type: str, kwargs: dict[str, Any], reason: str) -> None:
     with pytest.raises(ParamsError, match=f"^rule 'a rule' .*{reason}"):
         failing("a rule", type=type, kwargs=kwargs)

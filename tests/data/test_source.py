@@ -30,22 +30,39 @@ from daybreak.examples.shop.sold_lines import LINES
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 ONLINE_RETAIL = DATA / "online_retail" / "online_retail.parquet"
 THEIRS = {
-    "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
-    "time": "InvoiceDate", "price": "UnitPrice", "customer": "CustomerID", "country": "Country",
-}  # fmt: skip
+    "invoice": "InvoiceNo",
+    "item": "StockCode",
+    "description": "Description",
+    "quantity": "Quantity",
+    "time": "InvoiceDate",
+    "price": "UnitPrice",
+    "customer": "CustomerID",
+    "country": "Country",
+}
 PAYMENTS = Table(
-    time="at", unit="account", key=("id",), zone="Europe/London",
+    time="at",
+    unit="account",
+    key=("id",),
+    zone="Europe/London",
     label=Label("fraud", ripe_after=days(14)),
     columns={
-        "id": Id(), "account": Id(), "amount": Float(min=0), "mcc": Category(), "at": Time(),
-        "online": Bool(nullable=True), "embedding": Float(size=2), "receipt": Bytes(nullable=True),
+        "id": Id(),
+        "account": Id(),
+        "amount": Float(min=0),
+        "mcc": Category(),
+        "at": Time(),
+        "online": Bool(nullable=True),
+        "embedding": Float(size=2),
+        "receipt": Bytes(nullable=True),
         "fraud": Int(nullable=True),
     },
-)  # fmt: skip
+)
 READINGS = Table(
-    time="hour", unit="meter", key=("meter", "hour"),
+    time="hour",
+    unit="meter",
+    key=("meter", "hour"),
     columns={"meter": Id(), "hour": Time(), "kwh": Float(min=0, nullable=True)},
-)  # fmt: skip
+)
 LINES_OF_TEXT = Table(time="said", columns={"said": Time(), "text": Text(), "length": Int(min=0)})
 CODES = Table(time="time", columns={"time": Time(), "code": Int()})
 FIRST, SECOND = date(2025, 1, 30), date(2025, 1, 31)
@@ -54,12 +71,17 @@ FIRST, SECOND = date(2025, 1, 30), date(2025, 1, 31)
 def table(*times: datetime | None) -> pa.Table:
     rows = [
         {
-            "invoice": str(100000 + n), "item": f"0{n}A", "description": None if n % 2 else "RED, MUG",
-            "quantity": n + 1, "time": time, "price": 1.25, "customer": None if n % 3 else "17850",
+            "invoice": str(100000 + n),
+            "item": f"0{n}A",
+            "description": None if n % 2 else "RED, MUG",
+            "quantity": n + 1,
+            "time": time,
+            "price": 1.25,
+            "customer": None if n % 3 else "17850",
             "country": "EIRE",
         }
         for n, time in enumerate(times)
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(rows, schema=LINES.schema())
 
 
@@ -376,14 +398,20 @@ def test_times_with_an_offset_are_the_moments_that_they_are(
 @pytest.mark.parametrize(
     ("form", "texts", "reason"),
     [
-        ("", ["2025-01-30 09:00:00", None, "2025-01-30T09:00:00Z"],
-         r"row 3 is '2025-01-30T09:00:00Z', with an offset, and row 1 is '2025-01-30 09:00:00', without"),
+        (
+            "",
+            ["2025-01-30 09:00:00", None, "2025-01-30T09:00:00Z"],
+            r"row 3 is '2025-01-30T09:00:00Z', with an offset, and row 1 is '2025-01-30 09:00:00', without",
+        ),
         ("", ["2025-01-30 09:00:00 CST"], "row 1 is '2025-01-30 09:00:00 CST'"),
         ("", ["2025-02-29 09:00:00"], "row 1 is '2025-02-29 09:00:00'"),
-        ("%d/%m/%Y %H:%M", ["28/2/2025 09:00", "29/2/2025 09:00"],
-         "at of row 2 is '29/2/2025 09:00', not a time as"),
+        (
+            "%d/%m/%Y %H:%M",
+            ["28/2/2025 09:00", "29/2/2025 09:00"],
+            "at of row 2 is '29/2/2025 09:00', not a time as",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_time_that_could_be_two_moments_or_none_is_refused(
     tmp_path: Path, form: str, texts: list[str | None], reason: str
 ) -> None:
@@ -489,10 +517,14 @@ def test_codes_stay_text_and_numbers_become_codes(tmp_path: Path) -> None:
 def test_an_id_is_the_same_text_whatever_else_is_in_its_column() -> None:
     table = Table(
         columns={
-            "at": Time(), "who": Id(nullable=True), "shelf": Category(nullable=True),
-            "release": Category(values=("1.0", "1.1")), "note": Text(),
-        }, time="at",
-    )  # fmt: skip
+            "at": Time(),
+            "who": Id(nullable=True),
+            "shelf": Category(nullable=True),
+            "release": Category(values=("1.0", "1.1")),
+            "note": Text(),
+        },
+        time="at",
+    )
     others = {"shelf": ["-3.0", "3.5"], "release": ["1.0", "1.1"], "note": ["5.0", "v 2.0"]}
     for odd in ("17850", "guest", "17850.00", "v1.0", "1.5", None):
         rows = {"at": [datetime(2025, 7, 1)] * 2, "who": ["17850.0", odd], **others}
@@ -546,9 +578,10 @@ def test_a_number_that_is_too_large_for_a_unit_since_1970_is_named_with_its_row(
 
 def test_classes_that_are_text_are_numbered_and_a_value_that_is_none_of_them_is_none() -> None:
     topics = Table(
-        columns={"at": Time(), "topic": Int(min=0, max=1, nullable=True)}, time="at",
+        columns={"at": Time(), "topic": Int(min=0, max=1, nullable=True)},
+        time="at",
         label=Label("topic", classes=("sales", "tech")),
-    )  # fmt: skip
+    )
     at = [datetime(2025, 7, 1)] * 4
     for values in (["tech", "sales", "sails", None], [1, 0, -1, None]):
         rows = conform(pa.table({"at": at, "topic": values}), topics, origin="x")
@@ -566,9 +599,10 @@ def test_views_of_texts_are_read_as_texts(tmp_path: Path) -> None:
 def test_numbers_of_classes_become_those_of_the_classes_by_now() -> None:
     def topics(*classes: str) -> Table:
         return Table(
-            columns={"at": Time(), "topic": Int(min=0, max=len(classes) - 1, nullable=True)}, time="at",
+            columns={"at": Time(), "topic": Int(min=0, max=len(classes) - 1, nullable=True)},
+            time="at",
             label=Label("topic", classes=classes),
-        )  # fmt: skip
+        )
 
     at, before = [datetime(2025, 7, 1)] * 5, topics("billing", "sales", "tech")
     rows = conform(
@@ -590,12 +624,16 @@ def test_a_label_of_classes_is_their_number_or_a_value_that_is_none_of_them_woul
 def payments(**columns: object) -> pa.Table:
     """Three card payments, as a CSV file or a data frame would have them, but for these columns."""
     plain = {
-        "id": [1, 2, 3], "account": ["a", "b", "a"], "amount": ["1.5", None, "1e3"],
+        "id": [1, 2, 3],
+        "account": ["a", "b", "a"],
+        "amount": ["1.5", None, "1e3"],
         "mcc": [5411, 5411, 4829],
         "at": ["2025-07-01 00:10:00+01:00", "2025-07-01 12:00:00+01:00", "2025-07-01T22:59:59Z"],
-        "online": ["true", "0", None], "embedding": [[1, 2], [3, 4], [5, 6]], "receipt": ["x", None, "z"],
+        "online": ["true", "0", None],
+        "embedding": [[1, 2], [3, 4], [5, 6]],
+        "receipt": ["x", None, "z"],
         "fraud": [1.0, float("nan"), 0.0],
-    } | columns  # fmt: skip
+    } | columns
     return pa.table({name: value for name, value in plain.items() if value is not None})
 
 
@@ -603,10 +641,15 @@ def test_each_type_of_a_table_is_cast_to() -> None:
     rows = conform(payments(), PAYMENTS, origin="x")
     assert rows.schema == PAYMENTS.schema()
     assert rows.drop_columns("at").to_pydict() == {
-        "id": ["1", "2", "3"], "account": ["a", "b", "a"], "amount": [1.5, None, 1000],
-        "mcc": ["5411", "5411", "4829"], "online": [True, False, None],
-        "embedding": [[1, 2], [3, 4], [5, 6]], "receipt": [b"x", None, b"z"], "fraud": [1, None, 0],
-    }  # fmt: skip
+        "id": ["1", "2", "3"],
+        "account": ["a", "b", "a"],
+        "amount": [1.5, None, 1000],
+        "mcc": ["5411", "5411", "4829"],
+        "online": [True, False, None],
+        "embedding": [[1, 2], [3, 4], [5, 6]],
+        "receipt": [b"x", None, b"z"],
+        "fraud": [1, None, 0],
+    }
     assert rows["at"].to_pylist()[0] == datetime(2025, 7, 1, 0, 10)
     assert conform(rows, PAYMENTS, origin="x").equals(rows)
 
@@ -792,9 +835,13 @@ def deliver_csv(path: Path, *days_of_rows: date, code: str = "7") -> None:
 
 def test_names_that_begin_with_a_dot_or_an_underscore_are_no_data(tmp_path: Path) -> None:
     for name in (
-        "a_2025-01-30.csv", "b_2025-01-31.csv", ".a_2025-01-30.csv", ".ipynb_checkpoints/a_2025-01-30.csv",
-        "_temporary/0/a_2025-01-30.csv", "x/_a_2025-01-30.csv",
-    ):  # fmt: skip
+        "a_2025-01-30.csv",
+        "b_2025-01-31.csv",
+        ".a_2025-01-30.csv",
+        ".ipynb_checkpoints/a_2025-01-30.csv",
+        "_temporary/0/a_2025-01-30.csv",
+        "x/_a_2025-01-30.csv",
+    ):
         deliver_csv(tmp_path / name, FIRST)
     for url in (tmp_path, tmp_path / "**/*.csv"):
         source = Files(str(url))
@@ -808,8 +855,9 @@ def test_every_file_below_a_folder_is_read_or_left_out_for_a_reason(tmp_path: Pa
         (tmp_path / name).write_text("time\n")
     left_out = Files(str(tmp_path)).left_out()
     assert {reason.split(",")[0]: paths for reason, paths in left_out.items()} == {
-        "begins with . or _": ["_SUCCESS"], "is not a file of parquet": ["2025-02-01.xlsx", "notes.txt"],
-    }  # fmt: skip
+        "begins with . or _": ["_SUCCESS"],
+        "is not a file of parquet": ["2025-02-01.xlsx", "notes.txt"],
+    }
     words = r"3 files are left out: 2025-02-01\.xlsx and 1 more, as each is not a file of .*; _SUCCESS, as it"
     assert re.match(words, left_out_in_words(left_out))
 
@@ -829,8 +877,9 @@ def test_keys_in_the_names_of_folders_are_columns_unless_the_file_has_them(tmp_p
         Files(url, days_by="name").fetch(FIRST, tmp_path / "out")
         rows = pq.read_table(tmp_path / "out" / PART).to_pylist()
         assert [(row["day"], row["hour"], row["shop"], row["code"]) for row in rows] == [
-            *[(str(FIRST), "07", None, "7")] * 2, *[(str(FIRST), "07", "café", "7")] * 2,
-        ]  # fmt: skip
+            *[(str(FIRST), "07", None, "7")] * 2,
+            *[(str(FIRST), "07", "café", "7")] * 2,
+        ]
 
 
 @pytest.mark.parametrize(

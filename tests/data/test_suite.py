@@ -16,28 +16,47 @@ PAYMENTS: dict[str, Any] = {
     "key": ("id", "at"),
     "label": Label("fraud", ripe_after=days(14)),
     "columns": {
-        "id": Id(), "at": Time(), "amount": Float(min=0), "tries": Int(min=1, max=9, off=("range",)),
-        "mcc": Category(values=("a", "b"), nullable=True), "country": Category(off=("nulls",)),
-        "currency": Category(values=("EUR",), off=("values",)), "fraud": Int(min=0, max=1),
+        "id": Id(),
+        "at": Time(),
+        "amount": Float(min=0),
+        "tries": Int(min=1, max=9, off=("range",)),
+        "mcc": Category(values=("a", "b"), nullable=True),
+        "country": Category(off=("nulls",)),
+        "currency": Category(values=("EUR",), off=("values",)),
+        "fraud": Int(min=0, max=1),
     },
-}  # fmt: skip
+}
 
 
 def test_rules_follow_from_the_types_of_a_table() -> None:
     names = [rule.name for rule in rules_of(Suite(), Table(**PAYMENTS))]
     assert names == [
-        "at is a Time", "amount is a Float", "tries is an Int", "fraud is an Int",
-        "id is there", "at is there", "amount is there", "tries is there", "currency is there",
-        "amount is in range", "mcc is a known value", "fraud is in range",
-        "at is on the day of its partition", "id and at comes once",
-    ]  # fmt: skip
+        "at is a Time",
+        "amount is a Float",
+        "tries is an Int",
+        "fraud is an Int",
+        "id is there",
+        "at is there",
+        "amount is there",
+        "tries is there",
+        "currency is there",
+        "amount is in range",
+        "mcc is a known value",
+        "fraud is in range",
+        "at is on the day of its partition",
+        "id and at comes once",
+    ]
 
 
 def test_a_number_is_finite_unless_its_range_is_off() -> None:
     numbers = {
-        "free": Float(), "low": Float(min=0), "both": Float(min=0, max=1e300), "any": Float(off=("range",)),
-        "vector": Float(size=2), "whole": Int(),
-    }  # fmt: skip
+        "free": Float(),
+        "low": Float(min=0),
+        "both": Float(min=0, max=1e300),
+        "any": Float(off=("range",)),
+        "vector": Float(size=2),
+        "whole": Int(),
+    }
     table = Table(time="at", columns={"at": Time(off=("range",)), **numbers})
     largest = float(np.finfo(np.float32).max)
     bounds = {rule.name: rule.kwargs for rule in rules_of(Suite(), table) if rule.type == BETWEEN}

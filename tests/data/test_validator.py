@@ -42,9 +42,16 @@ Change = Callable[[pd.DataFrame], pd.DataFrame | None]
 def night(day: date) -> Night:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     return Night(
-        id="n", day=day, started_at=now, train_until=now, decide_until=now, budget_usd=1, trigger="test",
-        code_commit="", previous="",
-    )  # fmt: skip
+        id="n",
+        day=day,
+        started_at=now,
+        train_until=now,
+        decide_until=now,
+        budget_usd=1,
+        trigger="test",
+        code_commit="",
+        previous="",
+    )
 
 
 def sections(suite: Path, **params: Any) -> dict[str, Any]:

@@ -58,9 +58,14 @@ def dataset() -> Dataset:
 
 def training(digest: str) -> Training:
     return Training(
-        model_digest=digest, num_samples=1, num_updates=1, num_restarts=0, elapsed_s=1, cost_usd=0,
+        model_digest=digest,
+        num_samples=1,
+        num_updates=1,
+        num_restarts=0,
+        elapsed_s=1,
+        cost_usd=0,
         stopped_by="finished",
-    )  # fmt: skip
+    )
 
 
 def test_both_models_score_every_held_out_sample(folder: Path) -> None:
@@ -74,8 +79,13 @@ def test_both_models_score_every_held_out_sample(folder: Path) -> None:
     assert evaluation.metrics["score"] == pytest.approx(scores["challenger"].mean())
     assert evaluation.metrics["champion_score"] == pytest.approx(scores["champion"].mean())
     assert set(evaluation.metrics) == {
-        "score", "champion_score", "close@1", "champion/close@1", "baseline/popularity", "baseline/zero",
-    }  # fmt: skip
+        "score",
+        "champion_score",
+        "close@1",
+        "champion/close@1",
+        "baseline/popularity",
+        "baseline/zero",
+    }
 
 
 def test_slices_partition_the_samples_and_hold_both_scores(folder: Path) -> None:
@@ -164,9 +174,19 @@ def payments(held_out: Callable[[np.ndarray], Any]) -> Evaluation:
     """Evaluate a model of payments, whose held-out labels become what `held_out` makes of them."""
     at = datetime(2025, 1, 11, tzinfo=UTC)
     records.write(
-        Night(id="n", day=DAY, started_at=at, train_until=at, decide_until=at, budget_usd=1, trigger="t",
-              code_commit="", previous=""), records.RUN
-    )  # fmt: skip
+        Night(
+            id="n",
+            day=DAY,
+            started_at=at,
+            train_until=at,
+            decide_until=at,
+            budget_usd=1,
+            trigger="t",
+            code_commit="",
+            previous="",
+        ),
+        records.RUN,
+    )
     Path("params.yaml").write_text(PARAMS)
     MODEL.mkdir(parents=True)
     digest = trained("tests.workloads.payments:Payments")(Path())

@@ -39,9 +39,12 @@ def named(checks: tuple[Check, ...]) -> dict[str, Check]:
 
 
 SECRETS = (
-    "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "CLOUD_BILLING_API_KEY", "AWS_SECRET_ACCESS_KEY",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "CLOUD_BILLING_API_KEY",
+    "AWS_SECRET_ACCESS_KEY",
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
-)  # fmt: skip
+)
 CANARY = "-".join(("canary", "4711", "token"))  # in no file: a version carries the code of its tests
 
 
@@ -80,8 +83,13 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     )
     assert verdict.action == "promote", verdict.reason
     assert [check.name for check in verdict.checks[-6:]] == [
-        "start", "schema", "parity", "latency", "memory", "rollback",
-    ]  # fmt: skip
+        "start",
+        "schema",
+        "parity",
+        "latency",
+        "memory",
+        "rollback",
+    ]
     assert [check for check in verdict.checks if not check.ok] == []
     by_name = named(verdict.checks)
     assert by_name["schema"].text == "200 scores for 200 samples, 0 not finite"

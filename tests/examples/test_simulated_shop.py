@@ -53,9 +53,12 @@ def shares(rows: pa.Table, column: str) -> np.ndarray:
     warm=st.lists(st.integers(1, 170), max_size=3),
 )
 def test_a_day_depends_on_seed_and_day_alone(
-    back: int, other_start: int, other_today: int, warm: list[int],
+    back: int,
+    other_start: int,
+    other_today: int,
+    warm: list[int],
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     folder = tmp_path_factory.mktemp("pure")
     one = shop(closed_weekday=None)
     limits = {"start": TODAY - timedelta(days=other_start), "today": TODAY + timedelta(days=other_today)}

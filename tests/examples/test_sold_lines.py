@@ -41,17 +41,30 @@ def row(
     time = datetime(2025, 1, 6, 9) + timedelta(days=day, minutes=minute)
     number = f"{500000 + day * 1000 + minute}"
     return {
-        "invoice": f"C{number}" if quantity < 0 else number, "item": item, "description": f"THE {item}",
-        "quantity": quantity, "time": time, "price": price, "customer": customer, "country": "EIRE",
-    }  # fmt: skip
+        "invoice": f"C{number}" if quantity < 0 else number,
+        "item": item,
+        "description": f"THE {item}",
+        "quantity": quantity,
+        "time": time,
+        "price": price,
+        "customer": customer,
+        "country": "EIRE",
+    }
 
 
 def night(day: int) -> Night:
     now = datetime(2025, 2, 1, tzinfo=UTC)
     return Night(
-        id="n", day=FIRST + timedelta(days=day), started_at=now, train_until=now, decide_until=now,
-        budget_usd=1, trigger="test", code_commit="", previous="",
-    )  # fmt: skip
+        id="n",
+        day=FIRST + timedelta(days=day),
+        started_at=now,
+        train_until=now,
+        decide_until=now,
+        budget_usd=1,
+        trigger="test",
+        code_commit="",
+        previous="",
+    )
 
 
 def sections(*, leave_out_items: tuple[str, ...] = (), **params: Any) -> dict[str, Any]:
@@ -70,9 +83,13 @@ def run(rows: list[Row], *, day: int, **params: Any) -> Dataset:
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(lines, SCHEMA), folder / "part.parquet")
     report = Report(
-        num_rows=len(rows), num_clean=len(rows), num_quarantined=0, expectations=(), drift=(),
+        num_rows=len(rows),
+        num_clean=len(rows),
+        num_quarantined=0,
+        expectations=(),
+        drift=(),
         digest=records.digest(CLEAN),
-    )  # fmt: skip
+    )
     return prepare(Home(Path.cwd()), night(day), report, **sections(**params))
 
 
@@ -128,9 +145,13 @@ def popped(rows: list[Row], *, reach: int) -> list[tuple[str, int]]:
 
 
 lines = st.builds(
-    row, st.integers(0, 5), st.sampled_from(["1", "2", "3", "4", "5", None]),
-    st.sampled_from(["10002", "10003"]), st.integers(-6, 6).filter(bool), minute=st.integers(0, 400),
-)  # fmt: skip
+    row,
+    st.integers(0, 5),
+    st.sampled_from(["1", "2", "3", "4", "5", None]),
+    st.sampled_from(["10002", "10003"]),
+    st.integers(-6, 6).filter(bool),
+    minute=st.integers(0, 400),
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -174,10 +195,16 @@ def test_what_is_no_product_is_left_out() -> None:
 def small_shop(seed: int = 3, *, days: int = 6) -> list[Row]:
     draw = random.Random(seed)
     return [
-        row(draw.randrange(days), draw.choice(["1", "2", "3", "4", None]), f"1000{draw.randrange(7)}",
-            draw.choice([1, 2, 6, 12, -2]), minute=minute, price=draw.choice([0.5, 2.95]))
+        row(
+            draw.randrange(days),
+            draw.choice(["1", "2", "3", "4", None]),
+            f"1000{draw.randrange(7)}",
+            draw.choice([1, 2, 6, 12, -2]),
+            minute=minute,
+            price=draw.choice([0.5, 2.95]),
+        )
         for minute in range(300)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.slow

@@ -102,8 +102,9 @@ def test_what_is_missing_is_no_data_with_its_reason(
 def test_what_is_not_finite_in_a_guardrail_is_rejected() -> None:
     judgement = judged({"ndcg": BETTER, "errors": SAME * math.nan}, guardrails={"errors": 0.1})
     assert (judgement.status, judgement.sentence) == (
-        Status.INVALID, "guardrail errors: 400 of 400 scores of the challenger are not finite"
-    )  # fmt: skip
+        Status.INVALID,
+        "guardrail errors: 400 of 400 scores of the challenger are not finite",
+    )
 
 
 def test_before_the_horizon_an_open_guardrail_waits() -> None:

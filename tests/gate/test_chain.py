@@ -22,16 +22,31 @@ MARGIN, NUM_SAMPLES = 0.03, 100
 def night(number: int, *, cold: str = "") -> Night:
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
     return Night(
-        id=str(number), day=FIRST + timedelta(days=number), started_at=at, train_until=at, decide_until=at,
-        budget_usd=0, trigger="", code_commit="", previous="", cold=cold,
-    )  # fmt: skip
+        id=str(number),
+        day=FIRST + timedelta(days=number),
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=0,
+        trigger="",
+        code_commit="",
+        previous="",
+        cold=cold,
+    )
 
 
 def verdict(action: str = "promote", *, low: float = -0.01, chain: Chain | None = None) -> Verdict:
     return Verdict(
-        action=action, champion=4, challenger=5, effect=low + 0.01, low=low, high=low + 0.02,
-        num_samples=NUM_SAMPLES, reason="proven no worse", chain=chain,
-    )  # fmt: skip
+        action=action,
+        champion=4,
+        challenger=5,
+        effect=low + 0.01,
+        low=low,
+        high=low + 0.02,
+        num_samples=NUM_SAMPLES,
+        reason="proven no worse",
+        chain=chain,
+    )
 
 
 def served(number: int, mean: float, *, error: float = 0.004, **more) -> Entry:
@@ -40,9 +55,14 @@ def served(number: int, mean: float, *, error: float = 0.004, **more) -> Entry:
         anchor=1, since=FIRST, margin=MARGIN, challenger=Difference(mean=mean, error=error), **more
     )
     return Entry(
-        commit=str(number), subject="", rollback=False, night=night(number), champion=CHAMPION,
-        verdict=verdict(chain=stands), release=Release(version=5, replaced=4),
-    )  # fmt: skip
+        commit=str(number),
+        subject="",
+        rollback=False,
+        night=night(number),
+        champion=CHAMPION,
+        verdict=verdict(chain=stands),
+        release=Release(version=5, replaced=4),
+    )
 
 
 def columns(challenger: float, *, champion: float = 0.0, spread: float = 0.04) -> dict[str, np.ndarray]:
@@ -103,8 +123,9 @@ def test_it_says_after_how_many_nights_a_loss_of_the_margin_shows() -> None:
     few, many = (stands(0.0, [], spread=spread).nights_to_show for spread in (0.02, 0.4))
     assert few == 1
     assert many is not None and many > 20
-    refused = chain_of(columns(0.0, spread=0.4), CHAMPION, [], night=night(9), refresh=False, margin=MARGIN,
-                       alpha=0.05)  # fmt: skip
+    refused = chain_of(
+        columns(0.0, spread=0.4), CHAMPION, [], night=night(9), refresh=False, margin=MARGIN, alpha=0.05
+    )
     assert refused is not None and refused.nights_to_show == many  # of a changed recipe too
     (said,) = in_the_long_run(verdict(chain=refused))
     assert said == (

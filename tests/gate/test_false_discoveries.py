@@ -18,14 +18,25 @@ def tried(number: int, chance: float | None, *, recipe: str = "", promoted: bool
     """A night, `number` days after the first, on a recipe that is tested over nights, or by tonight alone."""
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
     night = Night(
-        id=str(number), day=at.date(), started_at=at, train_until=at, decide_until=at, budget_usd=0,
-        trigger="", code_commit="", previous="",
-    )  # fmt: skip
+        id=str(number),
+        day=at.date(),
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=0,
+        trigger="",
+        code_commit="",
+        previous="",
+    )
     test = RecipeTest(recipe=recipe, against="a", days=(at.date(),), least_nights=7) if recipe else None
     verdict = Verdict(
-        action="promote" if promoted else "reject", champion=1, challenger=2, reason="",
-        false_promotion_chance=chance, recipe_test=test,
-    )  # fmt: skip
+        action="promote" if promoted else "reject",
+        champion=1,
+        challenger=2,
+        reason="",
+        false_promotion_chance=chance,
+        recipe_test=test,
+    )
     release = Release(version=2, replaced=1) if promoted else None
     return Entry(
         commit=str(number), subject="", rollback=False, night=night, verdict=verdict, release=release

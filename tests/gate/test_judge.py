@@ -69,9 +69,12 @@ def test_samples_that_tell_nothing_promote_no_model_however_good_it_looks(champi
 
     def verdict(evaluation: Evaluation) -> Verdict:
         return decide(
-            scores, evaluation=evaluation, version=make_version(4, model_digest="m", night="n"),
-            champion=champion, rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
-        )  # fmt: skip
+            scores,
+            evaluation=evaluation,
+            version=make_version(4, model_digest="m", night="n"),
+            champion=champion,
+            rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
+        )
 
     assert verdict(evaluation).action == "promote"
     left = verdict(replace(evaluation, cannot_judge="no sample has label 1"))
@@ -140,10 +143,12 @@ def test_the_verdict_says_on_how_many_of_the_held_out_days_it_is() -> None:
     days = [date(2025, 1, day) for day in range(1, 5)]
     evaluation = replace(make_evaluation("m"), days=(days[3],), seen_days=tuple(days[:3]))
     verdict = decide(
-        {"challenger": BASE + 0.5, "champion": BASE}, evaluation=evaluation, champion=CHAMPION,
+        {"challenger": BASE + 0.5, "champion": BASE},
+        evaluation=evaluation,
+        champion=CHAMPION,
         version=make_version(4, model_digest="m", night="n"),
         rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
-    )  # fmt: skip
+    )
     assert verdict.action == "promote"
     assert (
         "compared on 1 held-out day of 4 (200 samples), as a model was trained on days up to 2025-01-03"
@@ -157,9 +162,12 @@ def test_a_dropped_metric_fails() -> None:
     rules = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
     version = make_version(4, model_digest="m", night="n")
     verdict = decide(
-        {"challenger": BASE, "champion": BASE}, evaluation=evaluation, version=version, champion=CHAMPION,
+        {"challenger": BASE, "champion": BASE},
+        evaluation=evaluation,
+        version=version,
+        champion=CHAMPION,
         rules=rules,
-    )  # fmt: skip
+    )
     assert verdict.action == "reject"
     assert "no metric named score" in verdict.reason
 
@@ -172,9 +180,12 @@ def test_scores_that_are_not_finite_are_said_to_be_so() -> None:
     version = make_version(4, model_digest="m", night="n")
     spoilt = np.where(np.arange(NUM_SAMPLES) < 7, np.nan, BASE)
     verdict = decide(
-        {"challenger": spoilt, "champion": BASE}, evaluation=evaluation, version=version, champion=CHAMPION,
+        {"challenger": spoilt, "champion": BASE},
+        evaluation=evaluation,
+        version=version,
+        champion=CHAMPION,
         rules=rules,
-    )  # fmt: skip
+    )
     assert verdict.action == "reject"
     assert verdict.reason.startswith("refresh: 7 scores of this night's models are not finite")
 
@@ -235,8 +246,12 @@ def test_what_is_only_unproven_is_said_to_be() -> None:
 def test_a_gate_that_passes_its_own_test_shows_what_it_tried() -> None:
     verdict = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION)
     assert [check.name for check in verdict.checks] == [
-        "arms swapped", "labels permuted", "metric dropped", "made worse", "made better",
-    ]  # fmt: skip
+        "arms swapped",
+        "labels permuted",
+        "metric dropped",
+        "made worse",
+        "made better",
+    ]
     assert all(check.ok for check in verdict.checks)
 
 
@@ -304,9 +319,12 @@ def test_no_scores_are_no_data_even_where_the_metric_is_missing_too() -> None:
     evaluation = make_evaluation("m")
     evaluation.metrics.pop("score")
     verdict = decide(
-        None, evaluation=evaluation, version=make_version(4, model_digest="m", night="n"), champion=CHAMPION,
+        None,
+        evaluation=evaluation,
+        version=make_version(4, model_digest="m", night="n"),
+        champion=CHAMPION,
         rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
-    )  # fmt: skip
+    )
     assert verdict.action == "no data"
     assert "no scores of the challenger" in verdict.reason
 
@@ -403,9 +421,13 @@ def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, 
 
 
 PROMOTED = Verdict(
-    action="promote", champion=3, challenger=4, num_samples=9,
-    reason="better", approve_until=datetime(2025, 1, 1, tzinfo=UTC),
-)  # fmt: skip
+    action="promote",
+    champion=3,
+    challenger=4,
+    num_samples=9,
+    reason="better",
+    approve_until=datetime(2025, 1, 1, tzinfo=UTC),
+)
 BROKEN, SLOW = Check(name="parity", ok=False, text="0.1 apart"), Check(name="start", ok=False, text="200 s")
 
 
@@ -429,8 +451,10 @@ def test_a_model_that_is_not_fit_is_rejected_with_what_it_would_have_been(
 def test_a_model_that_was_only_slow_stays_a_question_to_the_person_who_was_asked() -> None:
     asked = fit_to_serve(PROMOTED, (SLOW,))
     assert (asked.action, asked.inconclusive, asked.approve_until) == (
-        "reject", True, PROMOTED.approve_until,
-    )  # fmt: skip
+        "reject",
+        True,
+        PROMOTED.approve_until,
+    )
 
 
 def test_a_model_that_is_fit_keeps_its_verdict_and_shows_what_was_tried() -> None:

@@ -160,8 +160,15 @@ def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
     register_night()
     assert aliases.alias(client(), "daybreak", "challenger") == 2
     night = records.read(Night, records.RUN)
-    records.write(replace(records.read(Verdict, home / "nights/2025-01-10" / records.RUN), action="no data",
-                          challenger=0, reason="gate failed: no space left"), records.RUN)  # fmt: skip
+    records.write(
+        replace(
+            records.read(Verdict, home / "nights/2025-01-10" / records.RUN),
+            action="no data",
+            challenger=0,
+            reason="gate failed: no space left",
+        ),
+        records.RUN,
+    )
     ledger.commit_night(Home.here(), night, message="gate failed")
     publisher.publish_closed(Home.here())
     version = client().get_model_version("daybreak", "2")

@@ -17,17 +17,28 @@ NUM_SAMPLES = 60
 def evaluation(champion: float, counts: float, *, metric: str = "NDCG") -> Evaluation:
     judged = (Judged(name=metric, role="success", margin=None, higher_is_better=True),)
     return Evaluation(
-        model_digest="", data_digest="", num_samples=NUM_SAMPLES, slices=(), judged=judged,
+        model_digest="",
+        data_digest="",
+        num_samples=NUM_SAMPLES,
+        slices=(),
+        judged=judged,
         metrics={"champion_score": champion, "baseline/counts": counts},
-    )  # fmt: skip
+    )
 
 
 def entry(number: int, made: Evaluation, **more) -> Entry:
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
     night = Night(
-        id=str(number), day=date(2026, 1, 1), started_at=at, train_until=at, decide_until=at, budget_usd=0,
-        trigger="", code_commit="", previous="",
-    )  # fmt: skip
+        id=str(number),
+        day=date(2026, 1, 1),
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=0,
+        trigger="",
+        code_commit="",
+        previous="",
+    )
     return Entry(commit=str(number), subject="", rollback=False, night=night, evaluation=made, **more)
 
 

@@ -22,9 +22,13 @@ def test_of(number: int, mean: float = 0.0, **options: object) -> RecipeTest:
     """What night `number` adds to the test of recipe b against a."""
     day = FIRST + timedelta(days=number)
     made = RecipeTest(
-        recipe="b", against="a", days=(day,), least_nights=7, metrics=METRICS,
+        recipe="b",
+        against="a",
+        days=(day,),
+        least_nights=7,
+        metrics=METRICS,
         differences={"score": Difference(mean=mean, error=0.001)},
-    )  # fmt: skip
+    )
     return replace(made, **options)
 
 
@@ -34,9 +38,16 @@ test_of.__test__ = False  # type: ignore[attr-defined]
 def entry(test: RecipeTest | None, *, rollback: bool = False) -> Entry:
     at = datetime(2026, 1, 5, tzinfo=UTC)
     night = Night(
-        id=str(test.days[0]) if test else "none", day=test.days[0] if test else FIRST, started_at=at,
-        train_until=at, decide_until=at, budget_usd=0, trigger="", code_commit="", previous="",
-    )  # fmt: skip
+        id=str(test.days[0]) if test else "none",
+        day=test.days[0] if test else FIRST,
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=0,
+        trigger="",
+        code_commit="",
+        previous="",
+    )
     verdict = Verdict(
         action="reject", champion=1, challenger=2, reason="", recipe_test=test, false_promotion_chance=0.02
     )

@@ -22,15 +22,27 @@ PREDICTED = {"prediction/amount": DRAWN.normal(size=2000), "prediction/odds": DR
 
 
 def asked(**gate: Any) -> Params:
-    return params.check({"source": "tests.fakes:TwoDays", "workload": "tests.fakes:Nothing",
-                         "backend": "tests.fakes:Nothing", "gate": gate})  # fmt: skip
+    return params.check(
+        {
+            "source": "tests.fakes:TwoDays",
+            "workload": "tests.fakes:Nothing",
+            "backend": "tests.fakes:Nothing",
+            "gate": gate,
+        }
+    )
 
 
 def called(loaded: Params, **changed: Any) -> Refit | None:
     nothing: Any = None
-    given = {"version": VERSION, "verdict": VERDICT, "backend": nothing,
-             "workload": nothing, "params": loaded, "limits": loaded.plan,
-             "scoring": loaded.evaluate} | changed  # fmt: skip
+    given = {
+        "version": VERSION,
+        "verdict": VERDICT,
+        "backend": nothing,
+        "workload": nothing,
+        "params": loaded,
+        "limits": loaded.plan,
+        "scoring": loaded.evaluate,
+    } | changed
     return stage.refit(NIGHT, nothing, nothing, nothing, nothing, **given, home=Home.here())
 
 
@@ -100,8 +112,9 @@ def test_audit_holds_a_release_to_the_refit_of_what_was_judged(
 ) -> None:
     commit = Commit(id="c" * 40, parents=(), time=0, subject="", night="n", rollback=False, serves=5)
     content = {
-        "version": _made(4, "judged"), "verdict": {"challenger": 4, "action": "promote"},
+        "version": _made(4, "judged"),
+        "verdict": {"challenger": 4, "action": "promote"},
         "refit": {"judged": 4, "version": _made(5, "refitted"), "why_not": why_not},
         "release": {"version": released["number"], "replaced": 0, "model_digest": released["model_digest"]},
-    }  # fmt: skip
+    }
     assert len(list(release_faults([commit], [content]))) == faults

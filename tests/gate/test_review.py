@@ -36,24 +36,44 @@ ACTIONS = ("promote", "reject", "wait", "no data")
 
 def verdict_of(action: Any, *, inconclusive: bool = False, until: datetime | None = None) -> Verdict:
     return Verdict(
-        action=action, champion=1, challenger=2, effect=0.1, low=0.0, high=0.2, num_samples=9, reason="why",
-        inconclusive=inconclusive, approve_until=until,
-    )  # fmt: skip
+        action=action,
+        champion=1,
+        challenger=2,
+        effect=0.1,
+        low=0.0,
+        high=0.2,
+        num_samples=9,
+        reason="why",
+        inconclusive=inconclusive,
+        approve_until=until,
+    )
 
 
 def answer_of(verdict: Verdict, *, approved: bool = True) -> Approval:
     return Approval(
-        champion=verdict.champion, challenger=verdict.challenger, action=verdict.action, approved=approved,
-        by="Ada", reason="seen", answered_at=UNTIL - timedelta(hours=1),
-    )  # fmt: skip
+        champion=verdict.champion,
+        challenger=verdict.challenger,
+        action=verdict.action,
+        approved=approved,
+        by="Ada",
+        reason="seen",
+        answered_at=UNTIL - timedelta(hours=1),
+    )
 
 
 def ended(verdict: Verdict, answer: Approval | None, *, now: datetime) -> str:
     """How a promotion of the version would go on."""
     night = Night(
-        id="n", day=UNTIL.date(), started_at=UNTIL, train_until=UNTIL, decide_until=UNTIL, budget_usd=1,
-        trigger="", code_commit="", previous="",
-    )  # fmt: skip
+        id="n",
+        day=UNTIL.date(),
+        started_at=UNTIL,
+        train_until=UNTIL,
+        decide_until=UNTIL,
+        budget_usd=1,
+        trigger="",
+        code_commit="",
+        previous="",
+    )
     try:
         approval.check_promotion(night, verdict, answer, now=now)
     except NotYet:

@@ -61,9 +61,11 @@ def test_the_gate_passes_on_scores_of_any_spread(
     base = rng.random(size)
     ours = base + spread * np.where(rng.random(size) < share, 0, rng.exponential(size=size) - 1)
     checks = selftest(
-        pairs={"score": (ours, base)}, success=("score",), guardrails={},
+        pairs={"score": (ours, base)},
+        success=("score",),
+        guardrails={},
         rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=refresh, may_lose=may_lose),
-    )  # fmt: skip
+    )
     assert [check for check in checks if not check.ok] == []
 
 
@@ -98,13 +100,23 @@ MUTANTS = [
     (paired, "if num_units < max(rules.min_samples, 2):", "if num_units < 2:"),
     (paired, "(~np.isfinite(ours)).sum()", "0 * ours.size"),
     (all_metrics, "for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):", "for status in ():"),
-    (all_metrics, "if not won.status.is_proof and not unproven:",
-     "won = replace(won, status=Status.BETTER)\n    if False:"),
-    (all_metrics, "    if missing:",
-     "    pairs = {**dict.fromkeys(missing, ([1.0] * 99, [0.0] * 99)), **pairs}\n    if False:"),
-    (all_metrics, "(*success, *guardrails) if name not in pairs]", "success if name not in pairs]\n"
-              "    guardrails = {name: m for name, m in guardrails.items() if name in pairs}"),
-]  # fmt: skip
+    (
+        all_metrics,
+        "if not won.status.is_proof and not unproven:",
+        "won = replace(won, status=Status.BETTER)\n    if False:",
+    ),
+    (
+        all_metrics,
+        "    if missing:",
+        "    pairs = {**dict.fromkeys(missing, ([1.0] * 99, [0.0] * 99)), **pairs}\n    if False:",
+    ),
+    (
+        all_metrics,
+        "(*success, *guardrails) if name not in pairs]",
+        "success if name not in pairs]\n"
+        "    guardrails = {name: m for name, m in guardrails.items() if name in pairs}",
+    ),
+]
 
 
 @pytest.mark.parametrize(("module", "old", "new"), MUTANTS, ids=[new.split("\n")[0] for _, _, new in MUTANTS])

@@ -19,12 +19,23 @@ ERROR = 0.004
 def entry(number: int, chain: Chain | None, *, champion: int = 4, release: Release | None = None) -> Entry:
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
     night = Night(
-        id=str(number), day=FIRST + timedelta(days=number), started_at=at, train_until=at, decide_until=at,
-        budget_usd=0, trigger="", code_commit="", previous="",
-    )  # fmt: skip
+        id=str(number),
+        day=FIRST + timedelta(days=number),
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=0,
+        trigger="",
+        code_commit="",
+        previous="",
+    )
     verdict = Verdict(
-        action="promote" if release else "reject", champion=champion, challenger=0, reason="", chain=chain,
-    )  # fmt: skip
+        action="promote" if release else "reject",
+        champion=champion,
+        challenger=0,
+        reason="",
+        chain=chain,
+    )
     return Entry(
         commit=str(number), subject="", rollback=False, night=night, verdict=verdict, release=release
     )

@@ -157,10 +157,16 @@ class Cloud(Backend):
         if self.luck.lists_nothing:
             return ()
         return [
-            LiveJob(handle=live.handle, job=live.job.name, night=self.night.id, state=live.state,
-                    created_at=datetime.fromtimestamp(live.asked, UTC))
-            for live in self.jobs if live.ended == inf
-        ]  # fmt: skip
+            LiveJob(
+                handle=live.handle,
+                job=live.job.name,
+                night=self.night.id,
+                state=live.state,
+                created_at=datetime.fromtimestamp(live.asked, UTC),
+            )
+            for live in self.jobs
+            if live.ended == inf
+        ]
 
     def machines(self) -> Sequence[Machine]:
         """The machines of the plans."""
@@ -230,10 +236,16 @@ class Cloud(Backend):
             return
         for _ in range(9):
             try:
-                self.decision = launcher.look_after(Home(Path.cwd()),
-                    self.night, nights.dataset(), self.plan, None,
-                    backend=self, **nights.sections(self.params), clock=lambda: self.now,
-                )  # fmt: skip
+                self.decision = launcher.look_after(
+                    Home(Path.cwd()),
+                    self.night,
+                    nights.dataset(),
+                    self.plan,
+                    None,
+                    backend=self,
+                    **nights.sections(self.params),
+                    clock=lambda: self.now,
+                )
                 self.decided_at = self.now
             except Killed:
                 continue
@@ -255,13 +267,16 @@ class Cloud(Backend):
             return
         engine = Counting(self, live, recipe)
         trainer = Trainer(
-            engine, recipe, folder=folder / "checkpoints", epoch_samples=EPOCH,
+            engine,
+            recipe,
+            folder=folder / "checkpoints",
+            epoch_samples=EPOCH,
             told_to_stop=lambda: live.told_at <= self.now,
             report=lambda beat: jsonl.append(folder / "progress.jsonl", json.loads(records.dumps(beat))),
             clock=lambda: self.now,
             end_by=lambda: _end_by(folder),
             executor=AtOnce(),
-        )  # fmt: skip
+        )
         engine.trainer = trainer
         newest = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
         if newest:
@@ -424,40 +439,55 @@ def plan_of(
     def placement(machine: str, faster: float) -> Placement:
         expected_s = 240 + (whole_s - 240) / faster
         return Placement(
-            rental=Rental(machine=machine, region="us-central1"), expected_s=expected_s,
-            expected_usd=expected_s / HOUR_S * prices[machine], usd_per_hour=prices[machine],
+            rental=Rental(machine=machine, region="us-central1"),
+            expected_s=expected_s,
+            expected_usd=expected_s / HOUR_S * prices[machine],
+            usd_per_hour=prices[machine],
             latest_start=until - timedelta(seconds=expected_s * exp(2.326 * spread)),
-        )  # fmt: skip
+        )
 
     usd = {"spot": 1.0, "on-demand": prices["a"], "flex-start": 2.0}[strategy]
     fallbacks = (placement("b", 1.8), placement("c", 3.0))
     rental = Rental(
-        machine="a", region="us-central1", strategy=strategy,
+        machine="a",
+        region="us-central1",
+        strategy=strategy,
         max_wait_s=HOUR_S if strategy == "flex-start" else 0.0,
-    )  # fmt: skip
+    )
     return Plan(
-        rental=rental, batch_size=32, micro_batch_size=32,
-        num_samples=240 * 32, checkpoint_every_s=900, expected_s=whole_s,
+        rental=rental,
+        batch_size=32,
+        micro_batch_size=32,
+        num_samples=240 * 32,
+        checkpoint_every_s=900,
+        expected_s=whole_s,
         expected_usd=whole_s / HOUR_S * usd,
         interval=(whole_s * exp(-1.645 * spread), whole_s * exp(1.645 * spread)),
-        fallbacks=fallbacks if strategy == "on-demand" else (placement("a", 1.0), *fallbacks), runner_up="",
+        fallbacks=fallbacks if strategy == "on-demand" else (placement("a", 1.0), *fallbacks),
+        runner_up="",
         usd_per_hour=usd,
         portions=(
             Portion(name="queue", expected_s=60, expected_usd=0),
             Portion(name="start-up", expected_s=150, expected_usd=0),
             Portion(name="data", expected_s=30, expected_usd=0),
         ),
-    )  # fmt: skip
+    )
 
 
 def night_of(*, budget_usd: float, window_s: float = 4 * HOUR_S, name: str = "n") -> Night:
     """A night that begins at `BEGUN`."""
     until = BEGUN + timedelta(seconds=window_s)
     return Night(
-        id=name, day=date(2026, 1, 2), started_at=BEGUN, train_until=until,
-        decide_until=until + timedelta(hours=1), budget_usd=budget_usd, trigger="test", code_commit="c",
+        id=name,
+        day=date(2026, 1, 2),
+        started_at=BEGUN,
+        train_until=until,
+        decide_until=until + timedelta(hours=1),
+        budget_usd=budget_usd,
+        trigger="test",
+        code_commit="c",
         previous="",
-    )  # fmt: skip
+    )
 
 
 def play(

@@ -37,14 +37,20 @@ def make_params(*, strategy: str, machines: str = "abc", regions: tuple[str, ...
         "workload": {"use": WORKLOAD},
         "backend": "tests.fakes:ScriptedBackend",
         "plan": {
-            "machines": list(machines), "regions": list(regions), "max_machines": 1, "explore_usd": 0,
-            "spot": strategy == "spot", "flex_wait_hours": 1 if strategy == "flex-start" else 0,
+            "machines": list(machines),
+            "regions": list(regions),
+            "max_machines": 1,
+            "explore_usd": 0,
+            "spot": strategy == "spot",
+            "flex_wait_hours": 1 if strategy == "flex-start" else 0,
         },
         "train": {
-            "num_workers": 1, "rate": 0.01, "batch_size": BATCH_SIZE,
+            "num_workers": 1,
+            "rate": 0.01,
+            "batch_size": BATCH_SIZE,
             "epochs": NUM_SAMPLES / nights.dataset().num_samples,
         },
-    }  # fmt: skip
+    }
     return params.check(given)
 
 
@@ -70,7 +76,13 @@ def rented() -> tuple[Machine, ...]:
     plain = jobs.machine()
     return tuple(
         replace(
-            plain, name=name, machine_type=name, device=name.upper(), region=region, spot=True, flex=True,
+            plain,
+            name=name,
+            machine_type=name,
+            device=name.upper(),
+            region=region,
+            spot=True,
+            flex=True,
             flops_per_s=SPEEDS[name] * plain.flops_per_s,
             bandwidth_bytes_per_s=SPEEDS[name] * plain.bandwidth_bytes_per_s,
             usd_per_hour=PRICES[name] * DEARER[region],
@@ -78,7 +90,7 @@ def rented() -> tuple[Machine, ...]:
             flex_usd_per_hour=FLEX * PRICES[name] * DEARER[region],
         )
         for name, region in product(PRICES, REGIONS)
-    )  # fmt: skip
+    )
 
 
 def known(machines: Iterable[str] = tuple(PRICES)) -> CostCalibration:

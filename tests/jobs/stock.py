@@ -70,8 +70,12 @@ class Stock:
         """When the place is next up, or next out; `inf`: not in this night."""
         while at_s < WINDOW_S and self.up(rental, at_s) != up:
             ends = [zone.next_change(at_s) for zone in self._zones(rental)]
-            ends += [edge for name in (rental.machine, rental.region)
-                     for edge in self.outages.get(name, ()) if edge > at_s]  # fmt: skip
+            ends += [
+                edge
+                for name in (rental.machine, rental.region)
+                for edge in self.outages.get(name, ())
+                if edge > at_s
+            ]
             at_s = min(ends, default=inf)
         return at_s if at_s < WINDOW_S else inf
 
@@ -95,10 +99,11 @@ def drawn(seed: int) -> Drawn:
     draw = random.Random(f"stock-outs {seed}")
     out = SEVERITIES[draw.choice(list(SEVERITIES))]
     zones = {
-        (machine, region, spot): [_spells(draw, out=out, down_s=draw.uniform(0.3, 2) * HOUR_S)
-                                  for _ in range(ZONES)]
+        (machine, region, spot): [
+            _spells(draw, out=out, down_s=draw.uniform(0.3, 2) * HOUR_S) for _ in range(ZONES)
+        ]
         for machine, region, spot in product("abc", REGIONS, (False, True))
-    }  # fmt: skip
+    }
     zones["own", "", False] = [_spells(draw, out=0.5, down_s=HOUR_S)]
     outages = {}
     for name in ("a", "b", "c", *REGIONS):
@@ -130,11 +135,15 @@ def _spells(draw: random.Random, *, out: float, down_s: float) -> Spells:
 def rented() -> tuple[Machine, ...]:
     """The cloud's machines."""
     return tuple(
-        replace(_machine(name), region=region, spot=True,
-                usd_per_hour=PRICES[name] * DEARER[region],
-                spot_usd_per_hour=SPOT * PRICES[name] * DEARER[region])
+        replace(
+            _machine(name),
+            region=region,
+            spot=True,
+            usd_per_hour=PRICES[name] * DEARER[region],
+            spot_usd_per_hour=SPOT * PRICES[name] * DEARER[region],
+        )
         for name, region in product("abc", REGIONS)
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -159,10 +168,13 @@ def machines() -> tuple[Machine, ...]:
 def _machine(name: str) -> Machine:
     plain = jobs.machine()
     return replace(
-        plain, name=name, machine_type=name, device=name.upper(),
+        plain,
+        name=name,
+        machine_type=name,
+        device=name.upper(),
         flops_per_s=SPEEDS[name] * plain.flops_per_s,
         bandwidth_bytes_per_s=SPEEDS[name] * plain.bandwidth_bytes_per_s,
-    )  # fmt: skip
+    )
 
 
 def params_of(night: Drawn) -> Params:
@@ -172,12 +184,18 @@ def params_of(night: Drawn) -> Params:
         "workload": {"use": plans.WORKLOAD},
         "backend": "tests.fakes:ScriptedBackend",
         "plan": {
-            "machines": ["[abc]", "own"], "regions": list(REGIONS), "max_machines": 1, "explore_usd": 0,
-            "spot": night.strategy == "spot", "flex_wait_hours": 0,
+            "machines": ["[abc]", "own"],
+            "regions": list(REGIONS),
+            "max_machines": 1,
+            "explore_usd": 0,
+            "spot": night.strategy == "spot",
+            "flex_wait_hours": 0,
         },
         "train": {
-            "num_workers": 1, "rate": 0.01, "batch_size": plans.BATCH_SIZE,
+            "num_workers": 1,
+            "rate": 0.01,
+            "batch_size": plans.BATCH_SIZE,
             "epochs": plans.NUM_SAMPLES / nights.dataset().num_samples,
         },
-    }  # fmt: skip
+    }
     return params.check(given)

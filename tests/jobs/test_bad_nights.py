@@ -176,10 +176,17 @@ def test_a_job_of_which_nothing_is_heard_is_given_time_to_start_and_to_start_aga
     assert not heartbeats.hang(1780.0, **times)
     assert "for 1,681 s" in heartbeats.hang(1781.0, **times)
     beats = [
-        {"time": datetime.fromtimestamp(1000.0 + 40 * n, UTC).isoformat(), "seen": 32 * n, "num_updates": n,
-         "loss": 1.0, "rate": 0.1, "samples_per_s": 0.8, "memory_bytes": 1}
+        {
+            "time": datetime.fromtimestamp(1000.0 + 40 * n, UTC).isoformat(),
+            "seen": 32 * n,
+            "num_updates": n,
+            "loss": 1.0,
+            "rate": 0.1,
+            "samples_per_s": 0.8,
+            "memory_bytes": 1,
+        }
         for n in range(5)
-    ]  # fmt: skip
+    ]
     slow = Heartbeats(beats)
     assert not slow.hang(1160 + 120 + 800.0, **times)  # 20 updates of 40 s
     assert slow.hang(1160 + 120 + 801.0, **times)
@@ -196,10 +203,17 @@ def test_the_rate_is_that_of_batches_as_large_as_they_are_now():
         size = 32 if second < 80 else 64
         seen += 320 if second < 80 else 480
         beats.append(
-            {"time": datetime.fromtimestamp(1000.0 + second, UTC).isoformat(), "seen": seen,
-             "num_updates": second, "loss": 1.0, "rate": 0.1, "samples_per_s": 480.0, "memory_bytes": 1,
-             "batch_size": size}
-        )  # fmt: skip
+            {
+                "time": datetime.fromtimestamp(1000.0 + second, UTC).isoformat(),
+                "seen": seen,
+                "num_updates": second,
+                "loss": 1.0,
+                "rate": 0.1,
+                "samples_per_s": 480.0,
+                "memory_bytes": 1,
+                "batch_size": size,
+            }
+        )
     assert Heartbeats(beats[:80]).rate(since=0).samples_per_s == pytest.approx(320)
     assert Heartbeats(beats).rate(since=0).samples_per_s == pytest.approx(480)
     assert Heartbeats(beats[:81]).rate(since=0) is None

@@ -29,10 +29,16 @@ PLANS = {
 def observed(plan, **changed) -> ObservedJob:
     """At the beginning of the night, on what the plan names, with all the money."""
     as_planned = ObservedJob(
-        plan=plan, now=BEGUN.timestamp(), deadline=UNTIL.timestamp(), confidence=0.99, left_usd=100.0,
-        decay=0.5, placement=first(plan, train_until=UNTIL, confidence=0.99), state="none",
+        plan=plan,
+        now=BEGUN.timestamp(),
+        deadline=UNTIL.timestamp(),
+        confidence=0.99,
+        left_usd=100.0,
+        decay=0.5,
+        placement=first(plan, train_until=UNTIL, confidence=0.99),
+        state="none",
         since=BEGUN.timestamp(),
-    )  # fmt: skip
+    )
     return replace(as_planned, **changed)
 
 
@@ -283,10 +289,15 @@ def test_a_queue_is_left_so_early_that_each_of_the_others_can_be_waited_for():
 
 @settings(max_examples=50)
 @given(
-    hours=st.floats(0, 3.99), share=st.floats(0, 0.99), speed=st.floats(0.3, 2), left_usd=st.floats(0, 50),
-    strategy=st.sampled_from(["spot", "on-demand", "flex-start"]), at=st.integers(0, 12),
-    state=st.sampled_from(["none", "queued", "running", "refused"]), among=st.sets(st.integers(0, 12)),
-)  # fmt: skip
+    hours=st.floats(0, 3.99),
+    share=st.floats(0, 0.99),
+    speed=st.floats(0.3, 2),
+    left_usd=st.floats(0, 50),
+    strategy=st.sampled_from(["spot", "on-demand", "flex-start"]),
+    at=st.integers(0, 12),
+    state=st.sampled_from(["none", "queued", "running", "refused"]),
+    among=st.sets(st.integers(0, 12)),
+)
 def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_at_once(
     hours, share, speed, left_usd, strategy, at, state, among
 ):
@@ -362,8 +373,10 @@ def test_what_runs_late_is_not_left_for_anything_slower():
 def test_what_runs_late_stays_until_the_last_moment_of_the_fastest():
     plan = plan_of(share=0.6)
     late = running(plan, hours=1, share=0.1, speed=0.5, decay=0.01)
-    longest_s = {placement.rental.machine: WINDOW_S - (placement.latest_start - BEGUN).total_seconds()
-                 for placement in plan.fallbacks}  # fmt: skip
+    longest_s = {
+        placement.rental.machine: WINDOW_S - (placement.latest_start - BEGUN).total_seconds()
+        for placement in plan.fallbacks
+    }
     b_s, c_s = (240 + (longest_s[machine] - 240) * 0.9 * 2 for machine in "bc")
     for left_s, machine in ((1.02 * b_s, "a"), (c_s + 2 * PATIENCE_S, "a"), (c_s + PATIENCE_S / 2, "c")):
         placement = forced(replace(late, now=UNTIL.timestamp() - left_s)).placement

@@ -55,9 +55,14 @@ def test_progress_is_told_in_one_sentence():
     with pytest.raises(NotYet):
         call(ScriptedBackend("running"))
     beat = {
-        "time": "2026-01-01T00:00:00Z", "seen": 1020, "num_updates": 32, "loss": 0.21, "rate": 1e-3,
-        "samples_per_s": 1203.4, "memory_bytes": 5,
-    }  # fmt: skip
+        "time": "2026-01-01T00:00:00Z",
+        "seen": 1020,
+        "num_updates": 32,
+        "loss": 0.21,
+        "rate": 1e-3,
+        "samples_per_s": 1203.4,
+        "memory_bytes": 5,
+    }
     (job_folder() / "progress.jsonl").write_text(json.dumps(beat) + '\n{"half a li')
     sentence = (
         r"job \w+: 34% of 3,001 samples, 1,203 samples/s, "

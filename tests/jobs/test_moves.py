@@ -32,9 +32,12 @@ def with_cheaper(plan: Plan, *, slower: float = 1.5, usd_per_hour: float = 1.0) 
     """The plan, and a machine d that takes so many times as long as a, for a third of its price."""
     expected_s = 240 + (plan.expected_s - 240) * slower
     placement = Placement(
-        rental=CHEAP, expected_s=expected_s, expected_usd=expected_s / HOUR_S * usd_per_hour,
-        usd_per_hour=usd_per_hour, latest_start=UNTIL - timedelta(seconds=1.2 * expected_s),
-    )  # fmt: skip
+        rental=CHEAP,
+        expected_s=expected_s,
+        expected_usd=expected_s / HOUR_S * usd_per_hour,
+        usd_per_hour=usd_per_hour,
+        latest_start=UNTIL - timedelta(seconds=1.2 * expected_s),
+    )
     return replace(plan, cheaper=(placement,))
 
 
@@ -109,10 +112,15 @@ def after_the_move(*, speed: float, **changed):
     (cheap,) = PLAN.cheaper
     planned = PLAN.num_samples / (cheap.expected_s - 240)
     return replace(
-        at, placement=cheap, rate=Rate(samples_per_s=speed * planned, error=0.02),
+        at,
+        placement=cheap,
+        rate=Rate(samples_per_s=speed * planned, error=0.02),
         earlier={at.placement.rental: at.rate},
-        before=at.placement, left=(at.placement.rental,), num_moves=1, **changed,
-    )  # fmt: skip
+        before=at.placement,
+        left=(at.placement.rental,),
+        num_moves=1,
+        **changed,
+    )
 
 
 def test_a_move_that_turns_out_to_cost_more_is_undone_and_one_that_pays_is_not():
@@ -139,11 +147,18 @@ def test_the_loss_has_risen_only_where_it_is_beyond_what_it_varies_by():
         ]
         return Heartbeats(
             [
-                {"time": (BEGUN + timedelta(seconds=n)).isoformat(), "seen": n, "num_updates": n,
-                 "loss": loss, "rate": 0.1, "samples_per_s": 1.0, "memory_bytes": 0}
+                {
+                    "time": (BEGUN + timedelta(seconds=n)).isoformat(),
+                    "seen": n,
+                    "num_updates": n,
+                    "loss": loss,
+                    "rate": 0.1,
+                    "samples_per_s": 1.0,
+                    "memory_bytes": 0,
+                }
                 for n, loss in enumerate(losses)
             ]
-        )  # fmt: skip
+        )
 
     begun = BEGUN.timestamp()
     assert beats(1.3).loss_rose(since=begun, at=begun + 20)
@@ -188,10 +203,12 @@ def test_what_larger_batches_gain_is_not_taken_for_being_ahead():
 
 
 @given(
-    noise=st.none() | st.floats(1.0, 1e6), size=st.sampled_from([32, 64, 128]), speed=st.floats(0.5, 2.0),
+    noise=st.none() | st.floats(1.0, 1e6),
+    size=st.sampled_from([32, 64, 128]),
+    speed=st.floats(0.5, 2.0),
     here=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=2),
     there=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=2),
-)  # fmt: skip
+)
 def test_a_placement_is_forecast_in_batches_that_the_trainer_would_take_there(
     noise, size, speed, here, there
 ):
@@ -205,9 +222,14 @@ def test_a_placement_is_forecast_in_batches_that_the_trainer_would_take_there(
     plan = replace(plan, cheaper=(placement,), sizes=sizes(times(here)))
     gains = {n: n / 32 / seconds for n, seconds in times(here).items()}  # in samples a second
     beside = running(
-        plan, hours=1, share=0.3, speed=speed * gains[size], batch_size=size, largest_batch_size=size,
+        plan,
+        hours=1,
+        share=0.3,
+        speed=speed * gains[size],
+        batch_size=size,
+        largest_batch_size=size,
         noise_scale=noise,
-    )  # fmt: skip
+    )
     plain = replace(PLAN, cheaper=(replace(placement, sizes=()),))
     without = running(plain, hours=1, share=0.3, speed=speed)
     work_s = forecast(beside, placement).rest_s - 240
@@ -256,10 +278,15 @@ def played(
         error = 0.12 * (120 / (120 + ran_s)) ** 0.5
         rate = Rate(samples_per_s=per_s * exp(draw.gauss(0, 0.03)), error=error) if ran_s else None
         seen_now = replace(
-            seen_now, now=now, seen=round(seen), rate=rate, state="queued" if waits else "running",
-            starting_s=max(0.0, ready - now), refused=refused,
+            seen_now,
+            now=now,
+            seen=round(seen),
+            rate=rate,
+            state="queued" if waits else "running",
+            starting_s=max(0.0, ready - now),
+            refused=refused,
             device_use=device_use if ran_s and seen_now.placement.rental.machine == "a" else None,
-        )  # fmt: skip
+        )
         choice = decide(seen_now)
         if choice.placement is None or choice.placement.rental == seen_now.placement.rental:
             continue
@@ -270,10 +297,14 @@ def played(
         night.names.append(choice.name)
         ready = now + 240
         seen_now = replace(
-            seen_now, placement=choice.placement, since=now, earlier=earlier, left=tuple(earlier),
+            seen_now,
+            placement=choice.placement,
+            since=now,
+            earlier=earlier,
+            left=tuple(earlier),
             before=seen_now.placement if rate else seen_now.before,
             num_moves=sum(name in ("step down", "undo") for name in night.names),
-        )  # fmt: skip
+        )
     return night
 
 

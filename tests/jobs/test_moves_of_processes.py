@@ -87,7 +87,9 @@ def trained(
         night = nights.night(seconds=1800)
         placements = {
             name: Placement(
-                rental=Rental(machine=name), expected_s=planned_s[name], usd_per_hour=prices[name],
+                rental=Rental(machine=name),
+                expected_s=planned_s[name],
+                usd_per_hour=prices[name],
                 expected_usd=planned_s[name] * prices[name] / 3600,
                 latest_start=night.train_until - timedelta(seconds=1.5 * planned_s[name]),
                 sizes=tuple(
@@ -96,13 +98,17 @@ def trained(
                 ),
             )
             for name in prices
-        }  # fmt: skip
+        }
         planned = replace(
-            nights.plan(num_samples=num_samples), rental=placements["a"].rental, expected_s=planned_s["a"],
-            expected_usd=placements["a"].expected_usd, usd_per_hour=prices["a"],
-            interval=(0.75 * planned_s["a"], 1.5 * planned_s["a"]), cheaper=(placements["d"],),
+            nights.plan(num_samples=num_samples),
+            rental=placements["a"].rental,
+            expected_s=planned_s["a"],
+            expected_usd=placements["a"].expected_usd,
+            usd_per_hour=prices["a"],
+            interval=(0.75 * planned_s["a"], 1.5 * planned_s["a"]),
+            cheaper=(placements["d"],),
             sizes=placements["a"].sizes,
-        )  # fmt: skip
+        )
         params = nights.make_params().model_copy(update={"workload": workload})
         backend = Cheaper()
         until = time.monotonic() + 480
@@ -127,9 +133,12 @@ def trained(
 @pytest.mark.slow
 def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each_sample_once(tmp_path):
     training, backend = trained(
-        tmp_path, Plug(use=f"{__name__}:OnMachines"), num_samples=4000,
-        planned_s={"a": 200.0, "d": 200.0}, prices={"a": 3.0, "d": 0.5},
-    )  # fmt: skip
+        tmp_path,
+        Plug(use=f"{__name__}:OnMachines"),
+        num_samples=4000,
+        planned_s={"a": 200.0, "d": 200.0},
+        prices={"a": 3.0, "d": 0.5},
+    )
     assert [taken.name for taken in training.fallbacks] == ["step down", "undo"]
     assert backend.asked == ["a", "d", "a"]
     assert backend.passes == [(16, 32), (8, 16), (16, 32)]
@@ -142,9 +151,12 @@ def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each
 def test_a_job_whose_device_waits_for_samples_steps_down_to_a_slower_one_and_stays(tmp_path):
     """Samples come as fast on d, whose device the plan takes for four times as slow, at half the price."""
     training, backend = trained(
-        tmp_path, Plug(use=f"{__name__}:AsFastAnywhere"), num_samples=4000,
-        planned_s={"a": 44.0, "d": 176.0}, prices={"a": 3.0, "d": 1.5},
-    )  # fmt: skip
+        tmp_path,
+        Plug(use=f"{__name__}:AsFastAnywhere"),
+        num_samples=4000,
+        planned_s={"a": 44.0, "d": 176.0},
+        prices={"a": 3.0, "d": 1.5},
+    )
     assert [taken.name for taken in training.fallbacks] == ["step down"]
     assert "its device waits for samples" in training.fallbacks[0].reason
     assert backend.asked == ["a", "d"]

@@ -17,9 +17,14 @@ SAFE = Risk(mean_time_to_loss_s=1e12, restart_s=0.0, every_s=600.0)
 
 def beat(at_s: float, seen: float, rate: float) -> Progress:
     return Progress(
-        time=BEGUN + timedelta(seconds=at_s), seen=round(seen), num_updates=round(seen / 8), loss=1.0,
-        rate=0.1, samples_per_s=rate, memory_bytes=1,
-    )  # fmt: skip
+        time=BEGUN + timedelta(seconds=at_s),
+        seen=round(seen),
+        num_updates=round(seen / 8),
+        loss=1.0,
+        rate=0.1,
+        samples_per_s=rate,
+        memory_bytes=1,
+    )
 
 
 def beats(rates: list[float], *, every_s: float = 10.0) -> list[Progress]:
@@ -83,9 +88,12 @@ def test_the_interval_holds_in_nine_of_ten_runs(slowly):
 
 
 @given(
-    todo=st.floats(1, 1e6), left_s=st.floats(1, 1e5), more=st.floats(0, 1e4), error=st.floats(0.01, 0.5),
+    todo=st.floats(1, 1e6),
+    left_s=st.floats(1, 1e5),
+    more=st.floats(0, 1e4),
+    error=st.floats(0.01, 0.5),
     start_s=st.floats(0, 1000),
-)  # fmt: skip
+)
 def test_more_time_or_less_work_never_makes_it_less_likely(todo, left_s, more, error, start_s):
     rate = Rate(samples_per_s=50, error=error, noise=error)
     risk = Risk(mean_time_to_loss_s=7200, restart_s=300, every_s=600)

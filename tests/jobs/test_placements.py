@@ -16,8 +16,9 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 def on_spot():
     """A plan of spot, with the same machine on demand to fall back on."""
-    bought = Placement(rental=Rental(machine="local"), expected_s=7200, expected_usd=9,
-                  latest_start=NIGHT.train_until)  # fmt: skip
+    bought = Placement(
+        rental=Rental(machine="local"), expected_s=7200, expected_usd=9, latest_start=NIGHT.train_until
+    )
     spot = Rental(machine="local", strategy="spot")
     return replace(nights.plan(), rental=spot, expected_s=7200, expected_usd=3, fallbacks=(bought,))
 

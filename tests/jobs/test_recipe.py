@@ -102,9 +102,13 @@ def test_a_placement_brings_its_own_passes_and_batch_sizes_and_none_makes_anothe
     slow = tuple(replace(size, micro_batch_size=4, update_s=size.batch_size) for size in sizes)
     plan = replace(nights.plan(), sizes=sizes)
     placement = Placement(
-        rental=Rental(machine="d"), expected_s=1, expected_usd=1, latest_start=NIGHT.train_until,
-        micro_batch_size=4, sizes=slow,
-    )  # fmt: skip
+        rental=Rental(machine="d"),
+        expected_s=1,
+        expected_usd=1,
+        latest_start=NIGHT.train_until,
+        micro_batch_size=4,
+        sizes=slow,
+    )
     recipe, stays = (
         nights.recipe_of(NIGHT, nights.dataset(), each, None, nights.make_params())
         for each in (plan, replace(plan, sizes=()))

@@ -29,10 +29,16 @@ class Hosts:
         """One call of the launcher of a host; returns what it says."""
         (self.folder / host / launcher.JOBS).mkdir(parents=True, exist_ok=True)
         with chdir(self.folder / host), pytest.raises(NotYet) as refusal:
-            launcher.look_after(Home(Path.cwd()),
-                self.cloud.night, nights.dataset(), self.cloud.plan, None,
-                backend=self.cloud, **nights.sections(PARAMS), clock=lambda: self.cloud.now,
-            )  # fmt: skip
+            launcher.look_after(
+                Home(Path.cwd()),
+                self.cloud.night,
+                nights.dataset(),
+                self.cloud.plan,
+                None,
+                backend=self.cloud,
+                **nights.sections(PARAMS),
+                clock=lambda: self.cloud.now,
+            )
         return str(refusal.value)
 
     def wait(self, seconds: float) -> None:

@@ -80,8 +80,10 @@ class Billing:
         if self.failures:
             return self.failures.pop(0), b'{"error": {"code": 503, "message": "try again"}}'
         parts = urlparse(path)
-        listed = {f"/v1/services/{COMPUTE_ENGINE}/skus": self.skus,
-                  f"/v1/services/{VERTEX_AI}/skus": self.vertex_skus}  # fmt: skip
+        listed = {
+            f"/v1/services/{COMPUTE_ENGINE}/skus": self.skus,
+            f"/v1/services/{VERTEX_AI}/skus": self.vertex_skus,
+        }
         if parts.path not in listed:
             return 404, b'{"error": {"code": 404, "message": "no such service"}}'
         if key != self.key:

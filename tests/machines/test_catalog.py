@@ -78,8 +78,9 @@ def test_where_a_price_comes_from_is_told_for_each_way_of_renting():
     assert machine.price_source("flex-start") == (
         "public notes on the Cloud Billing Catalog: SKUs of DWS Defined Duration A2; "
         "$0.73 of it for its fee: inferred: 8 x A100 are said to cost 35.26 on Vertex AI in us-central1, "
-        "20 % more than on Compute Engine, 2026-11-22", date(2026, 8, 2),
-    )  # fmt: skip
+        "20 % more than on Compute Engine, 2026-11-22",
+        date(2026, 8, 2),
+    )
 
 
 def test_a_machine_is_in_a_region_once():
@@ -113,9 +114,19 @@ def test_more_of_the_same_device_costs_more():
 
 def test_devices_of_the_catalog_are_the_known_ones():
     assert {machine.device for machine in MACHINES} == {
-        "cpu", "T4", "L4", "RTX PRO 6000", "A100 40GB", "A100 80GB", "H100", "H200", "B200",
-        "TPU v5e", "TPU v6e", "TPU7x",
-    }  # fmt: skip
+        "cpu",
+        "T4",
+        "L4",
+        "RTX PRO 6000",
+        "A100 40GB",
+        "A100 80GB",
+        "H100",
+        "H200",
+        "B200",
+        "TPU v5e",
+        "TPU v6e",
+        "TPU7x",
+    }
 
 
 def test_a_pattern_names_machines_of_its_region_only():

@@ -171,15 +171,17 @@ def test_a_machine_that_nobody_knows_is_told(home, caplog):
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("g2-standard-4,us-central1,spot,-0.4,me,2026-01-01",
-         r"line 2: usd_per_hour of g2-standard-4 is -0.4, which is not a valid price; fix it"),
+        (
+            "g2-standard-4,us-central1,spot,-0.4,me,2026-01-01",
+            r"line 2: usd_per_hour of g2-standard-4 is -0.4, which is not a valid price; fix it",
+        ),
         ("g2-standard-4,us-central1,spot,nan,me,2026-01-01", r"is nan, which is not a valid price"),
         ("g2-standard-4,us-central1,spot,cheap,me,2026-01-01", r"line 2: could not convert .*'cheap'; fix"),
         ("g2-standard-4,us-central1,spot,0.4,me,soon", r"line 2: Invalid isoformat string: 'soon'; fix"),
         ("g2-standard-4,us-central1,spot", r"line 2 does not have one cell for each of name,region,"),
         ("g2-standard-4,us-central1,lease,0.4,me,2026-01-01", r"strategy is 'lease'; it is one of on-demand"),
     ],
-)  # fmt: skip
+)
 def test_a_price_that_was_written_wrong_is_told_with_its_line_and_column(home, row, sentence):
     kept = home / "prices.csv"
     kept.write_text(f"{','.join(pricelist.COLUMNS)}\n{row}\n")

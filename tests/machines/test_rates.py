@@ -21,15 +21,23 @@ A2 = [  # as read on 2026-08-02, dollars an hour
     sku("Nvidia Tesla A100 80GB GPU running in Americas", 3.93, group="GPU"),
     sku("A2 Instance Core running in Americas", 0.37932 / 12),
     sku("A2 Instance Ram running in Americas", 0.3604 / 85, group="RAM", unit="GiBy.h"),
-    sku("Nvidia Tesla A100 GPU attached to Spot Preemptible VMs running in Americas", 1.5399,
-        group="GPU", usage="Preemptible"),
+    sku(
+        "Nvidia Tesla A100 GPU attached to Spot Preemptible VMs running in Americas",
+        1.5399,
+        group="GPU",
+        usage="Preemptible",
+    ),
     sku("Spot Preemptible A2 Instance Core running in Americas", 0.19908 / 12, usage="Preemptible"),
-    sku("Spot Preemptible A2 Instance Ram running in Americas", 0.1887 / 85,
-        usage="Preemptible", unit="GiBy.h"),
+    sku(
+        "Spot Preemptible A2 Instance Ram running in Americas",
+        0.1887 / 85,
+        usage="Preemptible",
+        unit="GiBy.h",
+    ),
     sku("Nvidia Tesla A100 GPU attached to DWS Defined Duration VMs running in Americas", 1.61365),
     sku("DWS Defined Duration A2 Core running in Americas", 0.20868 / 12),
     sku("DWS Defined Duration A2 Ram running in Americas", 0.19805 / 85, unit="GiBy.h"),
-]  # fmt: skip
+]
 PASSED_OVER = [
     sku("Commitment v1: Nvidia Tesla A100 GPU running in Americas for 1 Year", 1.8, usage="Commit1Yr"),
     sku("Reserved Nvidia Tesla A100 GPU running in Americas", 0.0, group="GPU"),
@@ -106,20 +114,32 @@ def test_what_can_be_true_is_accepted_with_its_date_and_source():
 @pytest.mark.parametrize(
     ("description", "usd", "sentence"),
     [
-        ("TpuV6e running in Iowa", 700.0,
-         "ct6e-standard-1t in us-central1, on-demand: 700 dollars an hour is 259 times "
-         "the 2.7 of 2026-11-22; 2.7 of 2026-11-22 is kept"),
-        ("TpuV6e running in Iowa", -2.7,
-         "ct6e-standard-1t in us-central1, on-demand: -2.7 dollars an hour is not a valid price; "
-         "2.7 of 2026-11-22 is kept"),
-        ("TpuV6e running in Iowa", 0.0,
-         "ct6e-standard-1t in us-central1, on-demand: 0 dollars an hour is not a valid price; "
-         "2.7 of 2026-11-22 is kept"),
-        ("TpuV6e attached to Spot Preemptible VMs running in Iowa", 2.9,
-         "ct6e-standard-1t in us-central1, spot: 2.9 dollars an hour is above the 2.7 of on-demand; "
-         "0.544 of 2026-11-22 is kept"),
+        (
+            "TpuV6e running in Iowa",
+            700.0,
+            "ct6e-standard-1t in us-central1, on-demand: 700 dollars an hour is 259 times "
+            "the 2.7 of 2026-11-22; 2.7 of 2026-11-22 is kept",
+        ),
+        (
+            "TpuV6e running in Iowa",
+            -2.7,
+            "ct6e-standard-1t in us-central1, on-demand: -2.7 dollars an hour is not a valid price; "
+            "2.7 of 2026-11-22 is kept",
+        ),
+        (
+            "TpuV6e running in Iowa",
+            0.0,
+            "ct6e-standard-1t in us-central1, on-demand: 0 dollars an hour is not a valid price; "
+            "2.7 of 2026-11-22 is kept",
+        ),
+        (
+            "TpuV6e attached to Spot Preemptible VMs running in Iowa",
+            2.9,
+            "ct6e-standard-1t in us-central1, spot: 2.9 dollars an hour is above the 2.7 of on-demand; "
+            "0.544 of 2026-11-22 is kept",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_true_is_refused_in_a_sentence_and_the_old_price_kept(description, usd, sentence):
     old = listed(
         ("ct6e-standard-1t", "us-central1", "on-demand"), ("ct6e-standard-1t", "us-central1", "spot")

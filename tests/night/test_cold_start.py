@@ -17,9 +17,15 @@ FIRST = date(2025, 1, 2)
 FEWER = Trend(figure="rows", words="400 rows, 59 days before: 900", days=(), values=(), began=900, ended=400)
 
 TRAINED = Training(
-    model_digest="", num_samples=1, num_updates=1, num_restarts=0, elapsed_s=1, cost_usd=0,
-    stopped_by="finished", device="cpu",
-)  # fmt: skip
+    model_digest="",
+    num_samples=1,
+    num_updates=1,
+    num_restarts=0,
+    elapsed_s=1,
+    cost_usd=0,
+    stopped_by="finished",
+    device="cpu",
+)
 
 
 def opened(home: Path, number: int, *, slow_drift: str) -> Night:

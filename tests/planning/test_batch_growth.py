@@ -51,8 +51,9 @@ def noise_scales(app: str) -> list[float]:
     base = min(int(row["batch_size"]) for row in rows)  # whose variances are per batch of it
     return [
         base * float(row["grad_var"]) / float(row["grad_sqr"])
-        for row in rows if int(row["batch_size"]) == base
-    ]  # fmt: skip
+        for row in rows
+        if int(row["batch_size"]) == base
+    ]
 
 
 @cache
@@ -94,22 +95,39 @@ def planned_sizes(app: str, way: Way) -> tuple[Size, ...]:
     # No larger passes were measured on A100 either, though they would fit.
     machine = replace(listed, device_memory_bytes=at_hand.device_memory_bytes)
     job = TrainingTask(
-        profile=profile, at_hand=at_hand, dataset=replace(DATASET, num_bytes=10**9), batch_size=PLANNED[app],
-        num_workers=1, known=known, efficiency=Efficiency(noise_scale=1000.0), grows=True,
-    )  # fmt: skip
+        profile=profile,
+        at_hand=at_hand,
+        dataset=replace(DATASET, num_bytes=10**9),
+        batch_size=PLANNED[app],
+        num_workers=1,
+        known=known,
+        efficiency=Efficiency(noise_scale=1000.0),
+        grows=True,
+    )
     (estimates,) = predict_counts(
-        profile, machine, measured=at_hand, rentals=[Rental(machine=machine.name, num_machines=count)],
-        counts=[count], batch_size=job.batch_size, num_workers=machine.num_workers, num_samples=10**7,
-        num_bytes=10**9, known=known,
-    )  # fmt: skip
+        profile,
+        machine,
+        measured=at_hand,
+        rentals=[Rental(machine=machine.name, num_machines=count)],
+        counts=[count],
+        batch_size=job.batch_size,
+        num_workers=machine.num_workers,
+        num_samples=10**7,
+        num_bytes=10**9,
+        known=known,
+    )
     return sizes(job, Candidate(estimate=estimates.of([0])[0], num_samples=10**7))
 
 
 def schedule(app: str, offered: Sequence[Size]) -> BatchSchedule:
     return BatchSchedule(
-        batch_size=PLANNED[app], base_size=PLANNED[app], base_samples=10**9, num_samples=10**9,
-        rule="by_optimizer", sizes=offered,
-    )  # fmt: skip
+        batch_size=PLANNED[app],
+        base_size=PLANNED[app],
+        base_samples=10**9,
+        num_samples=10**9,
+        rule="by_optimizer",
+        sizes=offered,
+    )
 
 
 def seconds(app: str, before: Way, after: Way, *, follows: bool) -> float:

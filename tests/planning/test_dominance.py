@@ -43,25 +43,38 @@ def jobs(draw):
         known = CostCalibration(
             past=[
                 PastUpdateTime(
-                    machine=on.name, device=on.device, measured_here=False, setting=each.setting,
-                    update=by_profile(measured, on, measured=here), ratio=draw(st.floats(0.5, 2)),
+                    machine=on.name,
+                    device=on.device,
+                    measured_here=False,
+                    setting=each.setting,
+                    update=by_profile(measured, on, measured=here),
+                    ratio=draw(st.floats(0.5, 2)),
                 )
                 for each in timed
                 if each
             ]
-        )  # fmt: skip
+        )
     job = TrainingTask(
-        profile=measured, at_hand=here, dataset=DATASET, batch_size=256, num_workers=1, known=known,
+        profile=measured,
+        at_hand=here,
+        dataset=DATASET,
+        batch_size=256,
+        num_workers=1,
+        known=known,
         efficiency=Efficiency(noise_scale=1000),
-    )  # fmt: skip
+    )
     return job, machines, draw(st.integers(1000, 10**7))
 
 
 def ways(job, machines, num_samples, *, dominated) -> list[Candidate]:
     params = PlanParams(
-        machines=("*",), max_machines=MOST, confidence=CONFIDENCE, spot=True, flex_wait_hours=1,
+        machines=("*",),
+        max_machines=MOST,
+        confidence=CONFIDENCE,
+        spot=True,
+        flex_wait_hours=1,
         batch_sizes=(256, 600),
-    )  # fmt: skip
+    )
     return list(
         candidates(job, machines, params, available=machines, num_samples=num_samples, dominated=dominated)
     )
@@ -112,9 +125,13 @@ def small_job() -> TrainingTask:
     """A job of seconds, most of whose time is the start, which several machines only make longer."""
     measured = profile(step_s=1e-6)
     return TrainingTask(
-        profile=measured, at_hand=local(measured, today=date(2011, 9, 1)), dataset=DATASET, batch_size=256,
-        num_workers=1, efficiency=Efficiency(noise_scale=1000),
-    )  # fmt: skip
+        profile=measured,
+        at_hand=local(measured, today=date(2011, 9, 1)),
+        dataset=DATASET,
+        batch_size=256,
+        num_workers=1,
+        efficiency=Efficiency(noise_scale=1000),
+    )
 
 
 def test_more_machines_than_pay_are_left_out():

@@ -105,8 +105,10 @@ def test_a_server_of_one_s_own_is_a_line_of_the_file_which_other_backends_leave_
     Path("machines.csv").write_text(SERVER.format("cpu,0", "4,0.5") + "rack,L4,1,8,64,0.1,\n")
     plan = planned(LOCAL, "local")
     assert (plan.rental, plan.usd_per_hour, plan.price_source) == (
-        Rental(machine="local"), 0.5, "machines.csv"
-    )  # fmt: skip
+        Rental(machine="local"),
+        0.5,
+        "machines.csv",
+    )
     assert plan.expected_usd == pytest.approx(0.5 * plan.expected_s / 3600, rel=0.01)
     assert [each.name for each in Slurm(machines="machines.csv").machines()] == ["rack"]
     (here,) = Local(machines="machines.csv").machines()

@@ -40,14 +40,24 @@ AT_HOME = {"available": (AT_HAND,), "listed": rented()}  # the backend has only 
 
 
 def planned(
-    *, hours=18.0, budget_usd=40.0, params=EVERYWHERE, training=TRAINING, job=None, dataset=DATASET,
+    *,
+    hours=18.0,
+    budget_usd=40.0,
+    params=EVERYWHERE,
+    training=TRAINING,
+    job=None,
+    dataset=DATASET,
     test_hours=0.0,
-) -> Plan:  # fmt: skip
+) -> Plan:
     tonight = replace(night(hours=hours, budget_usd=budget_usd), test_hours=test_hours)
     return plan(
-        tonight, dataset, job or profile(), None, params_of(params, training),
+        tonight,
+        dataset,
+        job or profile(),
+        None,
+        params_of(params, training),
         available=EVERYTHING,
-    )  # fmt: skip
+    )
 
 
 def test_days_of_missed_nights_that_do_not_fit_are_left_out_of_a_warm_start_and_the_plan_says_so(
@@ -116,11 +126,12 @@ def test_a_plan_survives_its_file():
 def test_the_fastest_is_faster_and_the_knee_between():
     by = {
         objective: planned(
-            job=profile(step_s=1e-2), budget_usd=500,
+            job=profile(step_s=1e-2),
+            budget_usd=500,
             params=PlanParams(machines=("local", "*-*"), objective=objective),
         )
         for objective in ("cost", "knee", "time")
-    }  # fmt: skip
+    }
     assert by["time"].expected_s <= by["knee"].expected_s <= by["cost"].expected_s
     assert by["cost"].expected_usd <= by["knee"].expected_usd <= by["time"].expected_usd
 
@@ -191,9 +202,10 @@ def test_a_fallback_trains_in_batches_of_the_plan_s_size():
 
 def test_each_fallback_takes_passes_that_fit_its_own_machines_and_batches_by_their_times():
     options = {
-        "hours": 3, "job": profile(step_s=1e-2, sample_bytes=1.5e8),
+        "hours": 3,
+        "job": profile(step_s=1e-2, sample_bytes=1.5e8),
         "params": PlanParams(machines=("g2-*", "a2-*", "n2-*"), max_machines=2),
-    }  # fmt: skip
+    }
     made = planned(training=TrainParams(epochs=1, batch_size=256, batch_growth="goodput"), **options)
     machines = {(machine.name, machine.region): machine for machine in rented()}
     profiled = replace(catalog.local(options["job"], today=STARTED.date()), dated=DATASET.last_day)
@@ -205,9 +217,14 @@ def test_each_fallback_takes_passes_that_fit_its_own_machines_and_batches_by_the
         for size in each.sizes:
             assert options["job"].memory_bytes(size.micro_batch_size) <= 0.9 * machine.device_memory_bytes
             alone = update(
-                options["job"], machine, measured=profiled, num_machines=each.rental.num_machines,
-                batch_size=size.batch_size, num_workers=machine.num_workers, num_bytes=DATASET.num_bytes,
-            )  # fmt: skip
+                options["job"],
+                machine,
+                measured=profiled,
+                num_machines=each.rental.num_machines,
+                batch_size=size.batch_size,
+                num_workers=machine.num_workers,
+                num_bytes=DATASET.num_bytes,
+            )
             assert alone
             assert size.update_s == pytest.approx(alone.seconds)
     assert len({placement.micro_batch_size for placement in placements}) > 2

@@ -92,9 +92,13 @@ def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
     )
     asked = plan(night(), DATASET, profile(), None, params, available=EVERYTHING)
     reached = Reached(
-        batch_size=512, num_samples=asked.num_samples, noise_scale=4000.0, score=0.3, size=0.3,
+        batch_size=512,
+        num_samples=asked.num_samples,
+        noise_scale=4000.0,
+        score=0.3,
+        size=0.3,
         flops_per_sample=profile().flops_per_sample,
-    )  # fmt: skip
+    )
     known = CostCalibration(reached=[reached])
     corrected = plan(night(), DATASET, profile(), None, params, available=EVERYTHING, known=known)
     assert "(noise scale 4,000)" in corrected.basis

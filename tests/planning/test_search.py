@@ -250,8 +250,10 @@ def test_of_two_as_good_fewer_machines_are_best_and_then_the_first_name(objectiv
     first, second = candidate(3600, 1.0, name="a"), candidate(3600, 1.0, name="b")
     two = candidate(3600, 0.5, name="a", num_machines=2)
     assert search([second, two, first], limits=limits(10, 40), objective=objective).ranked == (
-        first, second, two,
-    )  # fmt: skip
+        first,
+        second,
+        two,
+    )
 
 
 def test_the_feasible_are_ranked_with_the_best_first_even_where_it_is_not_the_cheapest():

@@ -27,9 +27,14 @@ def night(
     ratio_: float, *, name="a-1", device="A", here=False, setting=ONE, least=0.0, by=UPDATE
 ) -> PastUpdateTime:
     return PastUpdateTime(
-        machine=name, device=device, measured_here=here, setting=setting, update=by, ratio=ratio_,
+        machine=name,
+        device=device,
+        measured_here=here,
+        setting=setting,
+        update=by,
+        ratio=ratio_,
         least_ratio=least,
-    )  # fmt: skip
+    )
 
 
 def correction(past, *, name="a-1", device="A", setting=ONE):
@@ -74,12 +79,18 @@ def test_what_the_profiled_machine_took_says_little_of_the_roofline():
 def test_without_nights_nothing_is_corrected():
     known, plain = (
         predict(
-            PROFILE, machine(), measured=LOCAL, rental=Rental(machine="m", num_machines=2), batch_size=256,
+            PROFILE,
+            machine(),
+            measured=LOCAL,
+            rental=Rental(machine="m", num_machines=2),
+            batch_size=256,
             num_workers=1,
-            num_samples=10**6, num_bytes=10**9, known=known,
+            num_samples=10**6,
+            num_bytes=10**9,
+            known=known,
         )
         for known in (CostCalibration(), None)
-    )  # fmt: skip
+    )
     assert known == plain
 
 
@@ -189,11 +200,16 @@ def by(where):
 
 def hours(where, past=(), *, widen=1.0, count=1):
     return predict(
-        PROFILE, where, measured=LOCAL, batch_size=256,
+        PROFILE,
+        where,
+        measured=LOCAL,
+        batch_size=256,
         rental=Rental(machine=where.name, num_machines=count, region=where.region),
-        num_workers=where.num_workers, num_samples=10**7, num_bytes=10**9,
+        num_workers=where.num_workers,
+        num_samples=10**7,
+        num_bytes=10**9,
         known=CostCalibration.of(past, widen=widen),
-    )  # fmt: skip
+    )
 
 
 def test_the_estimate_of_a_rented_machine_follows_its_nights():

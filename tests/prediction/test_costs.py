@@ -71,11 +71,18 @@ def test_many_numbers_of_machines_at_once_are_as_each_alone():
     for rental, found_at_once in zip(
         rentals,
         predict_counts(
-            PROFILE, on, measured=LOCAL, rentals=rentals, counts=counts, batch_size=256,
-            num_workers=on.num_workers, num_samples=100_000, num_bytes=10**9,
+            PROFILE,
+            on,
+            measured=LOCAL,
+            rentals=rentals,
+            counts=counts,
+            batch_size=256,
+            num_workers=on.num_workers,
+            num_samples=100_000,
+            num_bytes=10**9,
         ),
         strict=True,
-    ):  # fmt: skip
+    ):
         for each in found_at_once.of(range(len(counts))):
             alone = estimate(on, num_machines=each.rental.num_machines, strategy=rental.strategy)
             assert each.rental == alone.rental
@@ -140,9 +147,15 @@ def plain(*parts: StartupPart, deviation_s: float = 0.0, **rented_as) -> Estimat
     """An estimate of these parts alone, on a machine of 3 dollars an hour, 1 on spot."""
     on = replace(machine(), usd_per_hour=3.0, spot=True, spot_usd_per_hour=1.0)
     return Estimate(
-        machine=on, rental=Rental(machine=on.name, **rented_as), batch_size=256, micro_batch_size=256,
-        num_loaders=0, checkpoint_every_s=60, parts=parts, deviation_s=deviation_s,
-    )  # fmt: skip
+        machine=on,
+        rental=Rental(machine=on.name, **rented_as),
+        batch_size=256,
+        micro_batch_size=256,
+        num_loaders=0,
+        checkpoint_every_s=60,
+        parts=parts,
+        deviation_s=deviation_s,
+    )
 
 
 WORK = StartupPart(seconds=3600, spread=0.2)
@@ -286,10 +299,18 @@ def test_averages_every_h_updates_send_three_times_the_bytes_once_in_h(sync, num
 def test_workers_average_now_and_then_where_summing_takes_a_considerable_share():
     def syncs(network_bytes_per_s, noise_scale=1e5):
         at = predict_counts(
-            PROFILE, replace(machine(), network_bytes_per_s=network_bytes_per_s), measured=LOCAL,
-            rentals=[Rental(machine="m")], counts=range(1, 9), batch_size=256, num_workers=1,
-            num_samples=10**7, num_bytes=10**9, sync=None, noise_scale=noise_scale,
-        )[0]  # fmt: skip
+            PROFILE,
+            replace(machine(), network_bytes_per_s=network_bytes_per_s),
+            measured=LOCAL,
+            rentals=[Rental(machine="m")],
+            counts=range(1, 9),
+            batch_size=256,
+            num_workers=1,
+            num_samples=10**7,
+            num_bytes=10**9,
+            sync=None,
+            noise_scale=noise_scale,
+        )[0]
         return {(each.rental.num_machines, each.sync.every): each for each in at.of(range(len(at.counts)))}
 
     assert {every for _, every in syncs(1e12)} == {1}

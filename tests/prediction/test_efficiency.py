@@ -32,9 +32,13 @@ def nights(
 
 def reached(batch_size: int, num_samples: int = 10**6, *, score: float = 0.3) -> Reached:
     return Reached(
-        batch_size=batch_size, num_samples=num_samples, noise_scale=NOISE_SCALE, score=score, size=0.3,
+        batch_size=batch_size,
+        num_samples=num_samples,
+        noise_scale=NOISE_SCALE,
+        score=score,
+        size=0.3,
         flops_per_sample=1e8,
-    )  # fmt: skip
+    )
 
 
 def efficiency(past: tuple[Reached, ...] = (), noise_scale: float = NOISE_SCALE) -> Efficiency:

@@ -45,9 +45,12 @@ def nights(repository: Path) -> Callable[..., Night]:
         plain = planned(night())
         for number, each in enumerate(times):
             opened = replace(
-                night(), id=f"night-{number}", started_at=STARTED + timedelta(days=number), code_commit=code,
+                night(),
+                id=f"night-{number}",
+                started_at=STARTED + timedelta(days=number),
+                code_commit=code,
                 previous=tip,
-            )  # fmt: skip
+            )
             run = repository / records.RUN
             for record in (
                 opened,
@@ -69,9 +72,14 @@ def planned(tonight: Night, job: Profile = PROFILE) -> Plan:
 
 def took(made: Plan, times: float) -> Training:
     return Training(
-        model_digest="d", num_samples=made.num_samples, num_updates=-(-made.num_samples // made.batch_size),
-        num_restarts=0, elapsed_s=made.expected_s * times, cost_usd=0, stopped_by="finished",
-    )  # fmt: skip
+        model_digest="d",
+        num_samples=made.num_samples,
+        num_updates=-(-made.num_samples // made.batch_size),
+        num_restarts=0,
+        elapsed_s=made.expected_s * times,
+        cost_usd=0,
+        stopped_by="finished",
+    )
 
 
 def width(made: Plan) -> float:
@@ -111,9 +119,15 @@ def test_what_cannot_be_learned_from_is_widened_for(nights):
 
 def ran(training: Training) -> ledger.Entry:
     return ledger.Entry(
-        commit="c", subject="s", rollback=False, night=night(), dataset=DATASET, profile=PROFILE,
-        plan=planned(night()), training=training,
-    )  # fmt: skip
+        commit="c",
+        subject="s",
+        rollback=False,
+        night=night(),
+        dataset=DATASET,
+        profile=PROFILE,
+        plan=planned(night()),
+        training=training,
+    )
 
 
 def test_why_a_night_is_left_out_is_said_where_there_is_a_scorecard_too(caplog):
@@ -200,13 +214,25 @@ def after(made: Plan, *, number: int, **changes: object) -> ledger.Entry:
         model_digest="d", data_digest="d", num_samples=9, metrics={"score": 0.3}, slices=(), elapsed_s=600.0
     )
     verdict = Verdict(
-        action="reject", champion=0, challenger=1, num_samples=9, reason="",
+        action="reject",
+        champion=0,
+        challenger=1,
+        num_samples=9,
+        reason="",
         decided_at=STARTED + timedelta(hours=2, minutes=20),
-    )  # fmt: skip
+    )
     return ledger.Entry(
-        commit="c", subject="s", rollback=False, night=replace(night(), id=str(number)), dataset=DATASET,
-        profile=PROFILE, plan=made, training=training, evaluation=evaluation, verdict=verdict,
-    )  # fmt: skip
+        commit="c",
+        subject="s",
+        rollback=False,
+        night=replace(night(), id=str(number)),
+        dataset=DATASET,
+        profile=PROFILE,
+        plan=made,
+        training=training,
+        evaluation=evaluation,
+        verdict=verdict,
+    )
 
 
 def on_spot(known: CostCalibration | None = None) -> Plan:
@@ -220,8 +246,9 @@ def test_evaluation_and_gate_are_told_from_the_end_of_training_to_the_decision()
         night(), DATASET, PROFILE, None, PARAMS, available=EVERYTHING, known=learned(entries)
     ).after
     assert [(each.name, round(each.expected_s)) for each in portions] == [
-        ("evaluation", 600), ("register and gate", 600),
-    ]  # fmt: skip
+        ("evaluation", 600),
+        ("register and gate", 600),
+    ]
 
 
 def test_nights_tell_what_samples_reach_unless_time_was_up_before_the_rate_had_decayed():
@@ -241,12 +268,13 @@ def test_the_hours_in_which_users_judged_are_no_time_of_the_gate():
         replace(
             each,
             verdict=replace(
-                each.verdict, decided_at=STARTED + timedelta(hours=23),
+                each.verdict,
+                decided_at=STARTED + timedelta(hours=23),
                 live=Live(experiment="e", began_at=began_at, ends_at=began_at, foretold=""),
             ),
         )
         for each in entries
-    ]  # fmt: skip
+    ]
     assert learned(judged).decided == learned(entries).decided
 
 
@@ -275,9 +303,13 @@ def test_a_plan_on_spot_says_what_is_bought_where_its_own_machines_do_not_fit_th
     assert not rich.fallbacks[0].rental.is_spot
     budget_usd = 0.9 * bought_usd
     poor = planner.plan(
-        night(budget_usd=budget_usd), DATASET, profile(step_s=0.1, sample_bytes=1e3), None, SPOT,
+        night(budget_usd=budget_usd),
+        DATASET,
+        profile(step_s=0.1, sample_bytes=1e3),
+        None,
+        SPOT,
         available=EVERYTHING,
-    )  # fmt: skip
+    )
     assert poor.rental.is_spot
     assert poor.fallbacks[0].expected_usd == pytest.approx(bought_usd)
     assert poor.spot.worst_usd <= budget_usd

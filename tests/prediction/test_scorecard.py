@@ -20,10 +20,15 @@ def night(
     """A night that took `z` plain deviations longer than predicted."""
     wide = math.exp(Z90 * spread * widened)
     plain = PredictionOutcome(
-        night=str(number), predicted_s=100, low_s=100 / wide,
-        high_s=100 * wide, actual_s=100 * math.exp(z * spread), predicted_usd=1, actual_usd=1,
+        night=str(number),
+        predicted_s=100,
+        low_s=100 / wide,
+        high_s=100 * wide,
+        actual_s=100 * math.exp(z * spread),
+        predicted_usd=1,
+        actual_usd=1,
         widened=widened,
-    )  # fmt: skip
+    )
     return replace(plain, **changes)
 
 
@@ -94,13 +99,26 @@ def test_the_factor_is_never_below_one_and_covers_nine_of_ten(drawn, widened):
 
 def test_an_outcome_is_read_from_the_records_of_a_night():
     plan = Plan(
-        rental=Rental(machine="local"), batch_size=8, micro_batch_size=8, num_samples=80,
-        checkpoint_every_s=9, expected_s=100, expected_usd=2, interval=(80, 125), fallbacks=(), runner_up="",
-    )  # fmt: skip
+        rental=Rental(machine="local"),
+        batch_size=8,
+        micro_batch_size=8,
+        num_samples=80,
+        checkpoint_every_s=9,
+        expected_s=100,
+        expected_usd=2,
+        interval=(80, 125),
+        fallbacks=(),
+        runner_up="",
+    )
     training = Training(
-        model_digest="d", num_samples=80, num_updates=10, num_restarts=0, elapsed_s=110, cost_usd=2.2,
+        model_digest="d",
+        num_samples=80,
+        num_updates=10,
+        num_restarts=0,
+        elapsed_s=110,
+        cost_usd=2.2,
         stopped_by="finished",
-    )  # fmt: skip
+    )
     slower = outcome("2011-09-01", plan, training)
     assert slower.held
     assert slower.apart == pytest.approx(math.log(1.1) / (math.log(1.25) / Z90))

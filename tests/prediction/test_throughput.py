@@ -15,9 +15,12 @@ from daybreak.prediction.throughput import MachineKind, StepTime
 PRIORS = priors()
 # Fixed and per sample on a device, then what summing gradients takes by rates alone; as in true_s.
 HERE = MachineKind(
-    name="here", device="A", profiled=True, errors=(0.0,) * 10,
+    name="here",
+    device="A",
+    profiled=True,
+    errors=(0.0,) * 10,
     constants=tuple(np.log([0.02, 0.001, 0.001, 1, 0.015, 1, 0.008, 1, 1, 1])),
-)  # fmt: skip
+)
 
 
 def fit(known):
@@ -36,11 +39,12 @@ def steps(*settings_, noise=0.0, seed=0, **how):
     rng = np.random.default_rng(seed)
     return [
         Measurement(
-            workers=workers, micro_batch_size=micro,
+            workers=workers,
+            micro_batch_size=micro,
             step_s=true_s(workers, micro, **how) * float(np.exp(noise * rng.normal())),
         )
         for workers, micro in settings_
-    ]  # fmt: skip
+    ]
 
 
 PLACEMENTS = [(1,), (2,), (4,), (1, 1), (2, 2), (4, 4), (1, 1, 1), (2, 2, 2), (1, 1, 1, 1), (4, 4, 4, 4)]
@@ -83,8 +87,10 @@ def test_a_first_measurement_narrows_the_interval():
 
 
 def test_a_kind_of_machine_learns_from_another_with_the_same_device():
-    kin, other = (replace(HERE, name=name, device=device, profiled=False) for name, device in
-                  (("kin", "A"), ("other", "B")))  # fmt: skip
+    kin, other = (
+        replace(HERE, name=name, device=device, profiled=False)
+        for name, device in (("kin", "A"), ("other", "B"))
+    )
     ran = replace(HERE, name="ran", profiled=False)
     known = [replace(each, step_s=2 * each.step_s) for each in steps(*EVERYWHERE)]
     model = StepTime(known, machine_of=[0] * len(known), machines=[ran], priors=PRIORS)
@@ -131,8 +137,10 @@ def test_the_unit_of_time_does_not_matter(unit):
     there = replace(HERE, constants=tuple(np.array(HERE.constants) + longer))
     other = StepTime(
         [replace(each, step_s=each.step_s * unit) for each in known],
-        machine_of=[0] * len(known), machines=[there], priors=PRIORS,
-    )  # fmt: skip
+        machine_of=[0] * len(known),
+        machines=[there],
+        priors=PRIORS,
+    )
     at = [StepSetting(workers=(4, 4, 4), micro_batch_size=100)]
     (one, wide), (two, as_wide) = fit(known).predict(at, HERE), other.predict(at, there)
     assert two[0] / one[0] == pytest.approx(unit, rel=1e-3)

@@ -19,9 +19,14 @@ def time_budget(
     plain = night(hours=hours)
     tonight = replace(plain, decide_until=plain.train_until + timedelta(hours=gap_hours))
     return window(
-        tonight, DATASET, profile(step_s=step_s), test_days=1, confidence=0.99, decided=decided,
+        tonight,
+        DATASET,
+        profile(step_s=step_s),
+        test_days=1,
+        confidence=0.99,
+        decided=decided,
         refit_epochs=refit_epochs,
-    )  # fmt: skip
+    )
 
 
 def took(evaluation_s: float, gate_s: float = 60.0) -> Decided:

@@ -82,9 +82,16 @@ def way(**tuning) -> Variant:
 
 def job(**changed) -> JobFacts:
     facts = {
-        "bound": "io", "batch_size": 16, "load_s": line(0, SLOW_S), "step_s": line(5e-4, 1e-5),
-        "whole_batches": True, "num_cores": 2, "on_cpu": True, "flops_per_s": 1e11, "fits": True,
-    }  # fmt: skip
+        "bound": "io",
+        "batch_size": 16,
+        "load_s": line(0, SLOW_S),
+        "step_s": line(5e-4, 1e-5),
+        "whole_batches": True,
+        "num_cores": 2,
+        "on_cpu": True,
+        "flops_per_s": 1e11,
+        "fits": True,
+    }
     return facts_of({**facts, **changed})
 
 

@@ -27,8 +27,9 @@ class Device:
 
 
 def operator(seconds: float, **of: float) -> Operator:
-    return Operator(**{"name": "o", "seconds": seconds, "flops": 0, "num_bytes": 0, "num_rows": 0,
-                       "row_bytes": 64, **of})  # fmt: skip
+    return Operator(
+        **{"name": "o", "seconds": seconds, "flops": 0, "num_bytes": 0, "num_rows": 0, "row_bytes": 64, **of}
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,15 @@ class Mapped:
 
 def changed(*, load_busy: float) -> Changes:
     return Changes(
-        update_s=0.02, load_s=0.01, step_s=0.01, load_busy=load_busy, no_input_gain=0.5, no_model_gain=0.5,
-        half_batch_gain=0.0, more_loader_gain=0.0,
-    )  # fmt: skip
+        update_s=0.02,
+        load_s=0.01,
+        step_s=0.01,
+        load_busy=load_busy,
+        no_input_gain=0.5,
+        no_model_gain=0.5,
+        half_batch_gain=0.0,
+        more_loader_gain=0.0,
+    )
 
 
 def test_the_second_of_two_loads_is_of_the_same_samples(tmp_path):

@@ -17,27 +17,44 @@ EVIDENCE = {
     "memory_share": 0.09,
     "mixed": {},
     "counterfactual": {
-        "no_input_gain": 0.7, "no_compute_gain": 0.19, "no_traffic_gain": -0.01, "agrees": True
+        "no_input_gain": 0.7,
+        "no_compute_gain": 0.19,
+        "no_traffic_gain": -0.01,
+        "agrees": True,
     },
     "roofline": {
-        "flops_per_s": 4e9, "peak_flops_per_s": 8e10, "bytes_per_s": 1e9, "peak_bytes_per_s": 2e10,
-        "gather_bytes_per_s": 1e9, "peak_gather_bytes_per_s": 4e9,
-        "flops_per_byte": 4.0, "ridge_flops_per_byte": 2.5,
+        "flops_per_s": 4e9,
+        "peak_flops_per_s": 8e10,
+        "bytes_per_s": 1e9,
+        "peak_bytes_per_s": 2e10,
+        "gather_bytes_per_s": 1e9,
+        "peak_gather_bytes_per_s": 4e9,
+        "flops_per_byte": 4.0,
+        "ridge_flops_per_byte": 2.5,
     },
     "memory": {"kind": "", "peak_bytes": 2e8, "device_bytes": 8e9},
     "network": {"num_workers": 2, "sync_bytes": 4e7, "share": 0.08, "bound": True},
     "symptoms": {
-        "io_parsing_share": 0.66, "compute_share_of_peak_flops": 0.05, "many_inputs_are_a_symptom_of": "io"
+        "io_parsing_share": 0.66,
+        "compute_share_of_peak_flops": 0.05,
+        "many_inputs_are_a_symptom_of": "io",
     },
     "tuned": {"before_s": 0.2, "after_s": 0.08},
-}  # fmt: skip
+}
 
 
 def remedy(name: str, *, applied: bool = False, kept: bool = False, **changes: object) -> Remedy:
     plain = Remedy(
-        name=name, bound="io", applies=True, applied=applied, kept=kept, predicted_gain=0.5,
-        measured_gain=0.0, quality=False, note="at most, by the FLOP/s of T4",
-    )  # fmt: skip
+        name=name,
+        bound="io",
+        applies=True,
+        applied=applied,
+        kept=kept,
+        predicted_gain=0.5,
+        measured_gain=0.0,
+        quality=False,
+        note="at most, by the FLOP/s of T4",
+    )
     return replace(plain, **changes)
 
 

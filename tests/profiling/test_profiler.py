@@ -22,10 +22,20 @@ DATASET = Dataset(
     digest="d", num_samples=4096, num_bytes=1 << 20, first_day=date(2011, 1, 1), last_day=date(2011, 6, 1)
 )
 THIRTEEN = [
-    "store the data more efficiently", "storage with higher throughput", "parallelise the reads",
-    "faster accelerator", "newer generation", "TPU", "more memory per worker",
-    "smaller batch", "simpler model", "cheaper activation", "fewer steps", "fewer layers", "smaller batch",
-]  # fmt: skip
+    "store the data more efficiently",
+    "storage with higher throughput",
+    "parallelise the reads",
+    "faster accelerator",
+    "newer generation",
+    "TPU",
+    "more memory per worker",
+    "smaller batch",
+    "simpler model",
+    "cheaper activation",
+    "fewer steps",
+    "fewer layers",
+    "smaller batch",
+]
 PARAMS = ProfileParams(batch_sizes=(16, 32, 64), steps=3)
 TRAINING = TrainParams(batch_size=64)
 

@@ -18,19 +18,31 @@ BATCH = 64
 
 def job(**changed) -> JobFacts:
     facts = {
-        "bound": "io", "batch_size": BATCH, "load_s": line(1e-3, 1e-3), "step_s": line(1e-3, 1e-5),
-        "whole_batches": False, "num_cores": 2, "on_cpu": True, "flops_per_s": 2e11, "fits": True,
-        "epochs": 10.0, "columns_bytes": 10**6, "memory_bytes": 10**9,
-    }  # fmt: skip
+        "bound": "io",
+        "batch_size": BATCH,
+        "load_s": line(1e-3, 1e-3),
+        "step_s": line(1e-3, 1e-5),
+        "whole_batches": False,
+        "num_cores": 2,
+        "on_cpu": True,
+        "flops_per_s": 2e11,
+        "fits": True,
+        "epochs": 10.0,
+        "columns_bytes": 10**6,
+        "memory_bytes": 10**9,
+    }
     return facts_of({**facts, **changed})
 
 
 def facts_of(facts: dict[str, object]) -> JobFacts:
     """Returns the facts, each in the group that has a field of its name."""
     groups = {
-        "device": DeviceFacts, "memory": MemoryFacts, "reads": ReadFacts, "step": StepFacts,
+        "device": DeviceFacts,
+        "memory": MemoryFacts,
+        "reads": ReadFacts,
+        "step": StepFacts,
         "model": ModelFacts,
-    }  # fmt: skip
+    }
     names = {group: {each.name for each in fields(kind)} & set(facts) for group, kind in groups.items()}
     grouped = {group: kind(**{name: facts[name] for name in names[group]}) for group, kind in groups.items()}
     rest = {name: fact for name, fact in facts.items() if name not in set().union(*names.values())}
@@ -43,9 +55,16 @@ def applying(**changed) -> list[str]:
 
 def kept(name: str, gain: float) -> Remedy:
     return Remedy(
-        name=name, bound="io", applies=True, applied=True, kept=True,
-        predicted_gain=gain, measured_gain=gain, quality=False, note="",
-    )  # fmt: skip
+        name=name,
+        bound="io",
+        applies=True,
+        applied=True,
+        kept=True,
+        predicted_gain=gain,
+        measured_gain=gain,
+        quality=False,
+        note="",
+    )
 
 
 def test_rows_read_one_by_one_are_kept_in_columns_and_read_ahead():
@@ -103,9 +122,14 @@ def test_whole_batches_are_held_in_memory_instead_of_stored_anew():
 def test_a_job_that_does_not_fit_is_offered_less_memory_first():
     names = applying(bound="memory", fits=False, blocks=True, num_workers=2)
     assert [name for name in names if name not in (STORED, "parallelise the reads")] == [
-        "micro-batches", "activation checkpointing", "sharded optimizer", "sharded weights",
-        "more memory per worker", "fewer layers", "smaller batch",
-    ]  # fmt: skip
+        "micro-batches",
+        "activation checkpointing",
+        "sharded optimizer",
+        "sharded weights",
+        "more memory per worker",
+        "fewer layers",
+        "smaller batch",
+    ]
 
 
 def named(name: str, **changed) -> Remedy:
@@ -136,8 +160,14 @@ def test_accelerators_are_those_that_help_from_the_device_that_the_job_is_on():
 
 
 def test_a_job_of_one_worker_is_not_sent_to_a_machine_of_eight_devices():
-    facts = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False,
-            "flops_per_s": 65e12, "bytes_per_s": 3.2e11}  # fmt: skip
+    facts = {
+        "bound": "compute",
+        "load_s": line(0, 0),
+        "step_s": line(0, 1e-3),
+        "on_cpu": False,
+        "flops_per_s": 65e12,
+        "bytes_per_s": 3.2e11,
+    }
     devices = {machine.name: machine.num_devices for machine in rented()}
     for num_workers, most in ((1, 1), (4, 4), (8, 8)):
         for name in ("faster accelerator", "newer generation", "TPU"):

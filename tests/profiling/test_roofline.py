@@ -176,10 +176,18 @@ def test_threads_are_as_before_also_where_a_measurement_fails():
 
 def test_gathers_of_other_widths_lie_between_the_measured():
     measured = Ceilings(
-        machine={}, measured_at=datetime.now(UTC), on_cpu=True, float32_flops_per_s=1, bfloat16_flops_per_s=2,
-        copy_bytes_per_s=1, fresh_bytes_per_s=1, cold_bytes_per_s=1, warm_bytes_per_s=1,
-        gathers=(Gather(row_bytes=64, bytes_per_s=1e9), Gather(row_bytes=256, bytes_per_s=4e9)), scatters=(),
-    )  # fmt: skip
+        machine={},
+        measured_at=datetime.now(UTC),
+        on_cpu=True,
+        float32_flops_per_s=1,
+        bfloat16_flops_per_s=2,
+        copy_bytes_per_s=1,
+        fresh_bytes_per_s=1,
+        cold_bytes_per_s=1,
+        warm_bytes_per_s=1,
+        gathers=(Gather(row_bytes=64, bytes_per_s=1e9), Gather(row_bytes=256, bytes_per_s=4e9)),
+        scatters=(),
+    )
     assert measured.gather_bytes_per_s(64) == pytest.approx(1e9)
     assert measured.gather_bytes_per_s(128) == pytest.approx(2e9)
     assert measured.gather_bytes_per_s(4) == pytest.approx(1e9)

@@ -80,9 +80,18 @@ def test_a_version_carries_what_git_does_not_ignore_of_the_package_links_and_all
     monkeypatch.syspath_prepend(tmp_path / "shop")
     own = {name for name in carried_code.files_of("team.work:W") if not name.startswith("daybreak/")}
     assert own == {
-        f"team/{name}" for name in (".gitignore", "__init__.py", "late.py", "numbers.py", "plus.txt",
-                                    "shared/tables.csv", "words.txt", "work.py")
-    }  # fmt: skip
+        f"team/{name}"
+        for name in (
+            ".gitignore",
+            "__init__.py",
+            "late.py",
+            "numbers.py",
+            "plus.txt",
+            "shared/tables.csv",
+            "words.txt",
+            "work.py",
+        )
+    }
 
 
 def test_a_file_whose_name_is_not_utf_8_is_refused_in_a_sentence_unless_git_ignores_it(

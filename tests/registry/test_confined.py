@@ -73,9 +73,12 @@ def test_code_of_a_version_sees_no_secret_of_its_parent_and_reaches_no_network(
     with socket.create_server(("127.0.0.1", 0)) as server:
         words = [str(script), str(server.getsockname()[1]), str(scratch), str(home)]
         done = subprocess.run(
-            [sys.executable, "-c", before + PARENT, *words], capture_output=True, text=True, check=False,
+            [sys.executable, "-c", before + PARENT, *words],
+            capture_output=True,
+            text=True,
+            check=False,
             env={**os.environ, "SECRET": "canary", "HOME": str(home), "DAYBREAK_HOME": str(home)},
-        )  # fmt: skip
+        )
     if "no namespaces" in done.stderr or ("permit user namespaces" in done.stderr and not before):
         pytest.skip(f"this machine confines no process: {done.stderr}")
     seen: dict[str, Any] = json.loads(done.stdout)

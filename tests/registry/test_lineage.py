@@ -60,9 +60,13 @@ def test_files_and_values_that_make_another_recipe_are_named() -> None:
         values={"workload.use": "team.model:M", "train.epochs": 6.0, "workload.hidden": 64},
     )
     assert differences(before, now) == [
-        "team/old.py removed", "team/model.py edited", "team/new.py added", "team/risk.json edited",
-        "train.epochs 9.0 -> 6.0", "workload.hidden unset -> 64",
-    ]  # fmt: skip
+        "team/old.py removed",
+        "team/model.py edited",
+        "team/new.py added",
+        "team/risk.json edited",
+        "train.epochs 9.0 -> 6.0",
+        "workload.hidden unset -> 64",
+    ]
     assert differences(before, before) == []
 
 

@@ -41,9 +41,10 @@ def installed(folder: Path) -> Path:
     about.mkdir(parents=True)
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     lines = [
-        line for name, group in groups.items()
+        line
+        for name, group in groups.items()
         for line in (f"[{name}]", *(f"{key} = {value}" for key, value in group.items()))
-    ]  # fmt: skip
+    ]
     (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: daybreak-entry-points\nVersion: 0\n")
     return about.parent
@@ -69,9 +70,12 @@ def test_a_version_holds_no_pickle_and_scores_in_a_clean_process_as_it_was_train
     environment = os.environ | {"PYTHONPATH": str(installed(tmp_path))}
     done = subprocess.run(
         [sys.executable, "-c", code, str(Path("data/arrays").resolve())],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**environment, "MLFLOW_TRACKING_URI": mlflow_client.tracking_uri(Home.here())},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     scores = read_scores()
     assert scores is not None
@@ -88,11 +92,19 @@ class Killed(BaseException):
 
 
 WRITES = (
-    "create_model_version", "create_registered_model", "create_run", "log_artifact", "log_artifacts",
+    "create_model_version",
+    "create_registered_model",
+    "create_run",
+    "log_artifact",
+    "log_artifacts",
     "log_batch",
-    "log_text", "set_model_version_tag", "set_registered_model_alias", "set_tag", "set_terminated",
+    "log_text",
+    "set_model_version_tag",
+    "set_registered_model_alias",
+    "set_tag",
+    "set_terminated",
     "update_model_version",
-)  # fmt: skip
+)
 
 
 def killed_at_each_write(stage: Callable[[], Any], check: Callable[[], None]) -> int:

@@ -80,16 +80,23 @@ def test_any_client_sends_raw_rows_to_a_version(night: Any, tmp_path: Path) -> N
     rows.drop(["is_fraud"]).to_pandas().to_parquet(tmp_path / "rows.parquet")
     asked = subprocess.run(
         [sys.executable, "-I", "-c", ASK, str(version), str(tmp_path / "rows.parquet")],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
         env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-    )  # fmt: skip
+    )
     assert asked.returncode == 0, asked.stderr[-3000:]
     answer = json.loads(asked.stdout.splitlines()[-1])
     inputs = {one["name"]: (one["type"], one["required"]) for one in answer["inputs"]}
     assert inputs == {
-        "ts": ("datetime", True), "account": ("string", True), "amount": ("double", True),
-        "mcc": ("string", True), "country": ("string", False), "retries": ("any", False),
-    }  # fmt: skip
+        "ts": ("datetime", True),
+        "account": ("string", True),
+        "amount": ("double", True),
+        "mcc": ("string", True),
+        "country": ("string", False),
+        "retries": ("any", False),
+    }
     assert [one["name"] for one in answer["outputs"]] == ["prediction", "parts"]
     assert answer["num_examples"] == 5
     known = [value is not None for value in rows["is_fraud"].to_pylist()]

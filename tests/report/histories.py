@@ -51,27 +51,36 @@ def _with_figures(entry: Entry, draw: random.Random, *, serves: int, level: floa
     elapsed_s = entry.plan.expected_s * 300 * slow
     chain = Chain(anchor=max(1, serves - 5), since=night.day - timedelta(days=9), margin=0.012, offset=0.0)
     metrics = entry.evaluation.metrics | {
-        "score": wave + step, "champion_score": wave, "anchor_score": wave + anchor - level,
-    }  # fmt: skip
+        "score": wave + step,
+        "champion_score": wave,
+        "anchor_score": wave + anchor - level,
+    }
     bad = int(2478 * draw.choice([0.004, 0.011, 0.018]))
     return replace(
         entry,
         report=replace(entry.report, num_clean=2478 - bad, num_quarantined=bad),
         profile=replace(entry.profile, bound=draw.choices(["compute", "io", "memory"], [8, 3, 1])[0]),
         plan=replace(
-            entry.plan, rental=Rental(machine="g2-standard-8", region="us-central1", strategy="spot"),
-            expected_s=entry.plan.expected_s * 300, expected_usd=20.0,
+            entry.plan,
+            rental=Rental(machine="g2-standard-8", region="us-central1", strategy="spot"),
+            expected_s=entry.plan.expected_s * 300,
+            expected_usd=20.0,
             interval=(entry.plan.interval[0] * 290, entry.plan.interval[1] * 310),
         ),
         training=replace(entry.training, elapsed_s=elapsed_s, cost_usd=usd),
         evaluation=replace(entry.evaluation, metrics=metrics),
         verdict=replace(
-            entry.verdict, champion=serves, chain=chain, effect=step, low=step - 0.008, high=step + 0.008,
+            entry.verdict,
+            champion=serves,
+            chain=chain,
+            effect=step,
+            low=step - 0.008,
+            high=step + 0.008,
             decided_at=night.started_at + timedelta(seconds=elapsed_s + 5000 * draw.lognormvariate(0, 0.4)),
         ),
         champion=replace(entry.champion, version=serves) if entry.champion else None,
         release=replace(entry.release, replaced=serves) if entry.release else None,
-    )  # fmt: skip
+    )
 
 
 def write_ledger(home: Path, entries: Sequence[Entry]) -> None:
@@ -92,9 +101,10 @@ def _commit(entry: Entry, code: str, *, is_first: bool) -> bytes:
     lines = [
         b"commit refs/heads/nights\n",
         f"committer A Test <test@example.org> {at.timestamp():.0f} +0000\n".encode(),
-        f"data {len(message)}\n".encode(), message,
+        f"data {len(message)}\n".encode(),
+        message,
         f"from {code}\n".encode() if is_first else b"" if entry.rollback else f"merge {code}\n".encode(),
-    ]  # fmt: skip
+    ]
     lines.append(b"deleteall\n")
     for name in Entry.__dataclass_fields__:
         if isinstance(record := getattr(entry, name), Record):

@@ -71,8 +71,10 @@ def test_the_rows_that_came_in_tonight_are_found_under_their_rules(home: Path) -
     bad = bad_rows.of_night(Home.here(), whole(), night_of(home))
     by_rule = {one.rule: (one.column, one.num_failed, one.num_kept, len(one.rows)) for one in bad.rules}
     assert by_rule == {
-        PRICE: ("price", 29, 29, 20), QUANTITY: ("quantity", 8, 8, 8), "rows_as_usual": ("", 0, 0, 0),
-    }  # fmt: skip
+        PRICE: ("price", 29, 29, 20),
+        QUANTITY: ("quantity", 8, 8, 8),
+        "rows_as_usual": ("", 0, 0, 0),
+    }
     assert bad.severity == "tolerated" and "tolerated 37 bad rows of 2,478" in bad.where
     last = bad.rules[0].rows[0]
     assert (last.file, last.number, last.day) == (
@@ -121,8 +123,9 @@ def test_a_night_that_validate_stopped_is_serious_and_shows_the_rows_that_came_i
     put(folder, DAY, PRICE, PRICE, QUANTITY, under=REFUSED)
     bad = bad_rows.of_night(Home.here(), entry_of(folder), folder)
     assert [(one.rule, one.num_failed, one.num_kept) for one in bad.rules] == [
-        (PRICE, None, 2), (QUANTITY, None, 1),
-    ]  # fmt: skip
+        (PRICE, None, 2),
+        (QUANTITY, None, 1),
+    ]
     html = page.write(Home.here(), folder, []).read_text()
     assert "Serious: validate stopped the night" in html and html.count("&lt;script&gt;alert") == 3
 

@@ -39,8 +39,9 @@ def test_a_page_leads_to_the_next_pages_that_are_here_and_to_no_other(
     (tmp_path / "var/board.html").touch()
     oldest = links.around(history[2], history, tmp_path / "nights/2011-11-06", home=tmp_path)
     assert oldest == {
-        "Board": "../../../../var/board.html", "Next night": "../../../2011-11-08/data/run/report.html"
-    }  # fmt: skip
+        "Board": "../../../../var/board.html",
+        "Next night": "../../../2011-11-08/data/run/report.html",
+    }
     tonight = whole(13, date(2011, 11, 9))  # before `close`
     newest = links.around(tonight, history, tmp_path / "nights/2011-11-09", home=tmp_path)
     assert newest["Previous night"] == "../../../2011-11-08/data/run/report.html"

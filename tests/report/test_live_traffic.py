@@ -12,12 +12,19 @@ from daybreak.storage.home import Home
 from tests.report.nights import lay, whole
 
 LIVE = Live(
-    experiment="2011-11-08", began_at=datetime(2011, 11, 9, 4, tzinfo=UTC),
+    experiment="2011-11-08",
+    began_at=datetime(2011, 11, 9, 4, tzinfo=UTC),
     ends_at=datetime(2011, 11, 9, 14, tzinfo=UTC),
-    foretold="at 100 users an hour 10 hours show 0.0212 at 80 % power", share=0.25,
-    num_challenger=1234, num_champion=4321, effect=0.0171, low=0.0012, high=0.0333, reason="proven better",
+    foretold="at 100 users an hour 10 hours show 0.0212 at 80 % power",
+    share=0.25,
+    num_challenger=1234,
+    num_champion=4321,
+    effect=0.0171,
+    low=0.0012,
+    high=0.0333,
+    reason="proven better",
     checks=(Check(name="errors", ok=True, text="none"), Check(name="items shown", ok=False, text="far off")),
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow

@@ -158,30 +158,41 @@ TOLD = {  # an event of each kind that people hear of, and its message
         f"version 2 serves in place of version 1, promoted by gate in night n1: better by 0.1{SEE}",
     ),
     "refused": (event("refused", "reject: worse"), f"version 1 stays after night n1: reject: worse{SEE}"),
-    "stopped": (event("stopped", "bad rows", by="ann"),
-                f"version 1 stays, and night n1 was stopped by ann: bad rows{SEE}"),
+    "stopped": (
+        event("stopped", "bad rows", by="ann"),
+        f"version 1 stays, and night n1 was stopped by ann: bad rows{SEE}",
+    ),
     "rolled back": (
         event("rolled back", "complaints", by="ann"),
-        "version 2 serves again in place of version 1, rolled back by ann: complaints; "
-        "see: daybreak status",
+        "version 2 serves again in place of version 1, rolled back by ann: complaints; see: daybreak status",
     ),
     "question": (
         event("question", "promote: why", until=UNTIL),
         f"version 2 waits for a person until {UNTIL:%Y-%m-%d %H:%M} UTC (400 d left): promote: why; "
         "answer with: daybreak approve --night n1 --reason TEXT [--reject]",
     ),
-    "late": (event("late", "it was to be decided until 05:30"),
-             f"night n1 is late: it was to be decided until 05:30{SEE}"),
-    "over budget": (event("over budget", "its jobs cost $3.50 of $3.00"),
-                    f"night n1 is over its budget: its jobs cost $3.50 of $3.00{SEE}"),
-    "failed": (event("failed", "no room", subject="train"),
-               "night n1 failed at train: no room; go on with: daybreak night --night n1"),
-    "calibration lost": (event("calibration lost", "the interval held on 40 %"),
-                         f"the interval held on 40 %{SEE}"),
-    "disk low": (event("disk low", "the disk has 1 GB free"),
-                 "the disk has 1 GB free; see what can be deleted: daybreak prune --dry-run"),
+    "late": (
+        event("late", "it was to be decided until 05:30"),
+        f"night n1 is late: it was to be decided until 05:30{SEE}",
+    ),
+    "over budget": (
+        event("over budget", "its jobs cost $3.50 of $3.00"),
+        f"night n1 is over its budget: its jobs cost $3.50 of $3.00{SEE}",
+    ),
+    "failed": (
+        event("failed", "no room", subject="train"),
+        "night n1 failed at train: no room; go on with: daybreak night --night n1",
+    ),
+    "calibration lost": (
+        event("calibration lost", "the interval held on 40 %"),
+        f"the interval held on 40 %{SEE}",
+    ),
+    "disk low": (
+        event("disk low", "the disk has 1 GB free"),
+        "the disk has 1 GB free; see what can be deleted: daybreak prune --dry-run",
+    ),
     "alarm": (event("alarm", "2 files have rotted"), "2 files have rotted"),
-}  # fmt: skip
+}
 
 
 def test_a_message_of_each_kind_arrives_at_a_webhook_and_by_mail_once_as_one_line(

@@ -118,18 +118,49 @@ def test_a_first_version_is_held_against_a_rule_and_no_margin_is_drawn(first: st
 
 
 FIGURES = (
-    "2,478", "2,441", "1.5 %", "29", "price_is_positive", "2011-11-06",  # the data
-    "0.392 of 0.35", "3 of 4 rules hold", "2,478 rows, 59 days before: 4,471",  # its drift and rules
-    "16,543", "18.8 MB",  # the arrays
-    "33.7 %", "compute", "1.83 M floating", "parallel loaders", "27.4 %", "highly",  # what binds
-    "49,629", "n1-standard-4 at $0.51", "1 min 10 s to 1 min 31 s", "$0.42", "31.5 s",  # the plan
-    "deadline 18 h", "$50.00", "2 x NVIDIA L4, after 194 updates and 1 restart",  # what was used
-    "none came twice or was left out: 3 whole epochs of 16,543; digests 0", "9ac8" * 4,
-    "+0.0142", "−0.0051 to +0.0335", "margin −0.0271", "recall@20", "0.310", "0.313",  # is it better
+    "2,478",
+    "2,441",
+    "1.5 %",
+    "29",
+    "price_is_positive",
+    "2011-11-06",  # the data
+    "0.392 of 0.35",
+    "3 of 4 rules hold",
+    "2,478 rows, 59 days before: 4,471",  # its drift and rules
+    "16,543",
+    "18.8 MB",  # the arrays
+    "33.7 %",
+    "compute",
+    "1.83 M floating",
+    "parallel loaders",
+    "27.4 %",
+    "highly",  # what binds
+    "49,629",
+    "n1-standard-4 at $0.51",
+    "1 min 10 s to 1 min 31 s",
+    "$0.42",
+    "31.5 s",  # the plan
+    "deadline 18 h",
+    "$50.00",
+    "2 x NVIDIA L4, after 194 updates and 1 restart",  # what was used
+    "none came twice or was left out: 3 whole epochs of 16,543; digests 0",
+    "9ac8" * 4,
+    "+0.0142",
+    "−0.0051 to +0.0335",
+    "margin −0.0271",
+    "recall@20",
+    "0.310",
+    "0.313",  # is it better
     "customer: known",
-    "c0de" * 10, "aa" * 16, "bb" * 16, "cc" * 16, "dd" * 16, "daybreak 12",  # the lineage
-    "0123456789abcdef0123456789abcdef", "ee" * 16,
-)  # fmt: skip
+    "c0de" * 10,
+    "aa" * 16,
+    "bb" * 16,
+    "cc" * 16,
+    "dd" * 16,
+    "daybreak 12",  # the lineage
+    "0123456789abcdef0123456789abcdef",
+    "ee" * 16,
+)
 
 
 def test_many_late_days_are_told_as_ranges(folder: Path) -> None:

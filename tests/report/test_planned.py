@@ -12,11 +12,16 @@ from tests.report.nights import whole
 
 def option(name: str, seconds: float, usd: float, *, feasible: bool = True, frontier: bool = True) -> Option:
     return Option(
-        rental=Rental(machine=name, region="us-central1", strategy="spot"), batch_size=256,
-        expected_s=seconds, interval=(seconds * 0.8, seconds * 1.3), expected_usd=usd,
+        rental=Rental(machine=name, region="us-central1", strategy="spot"),
+        batch_size=256,
+        expected_s=seconds,
+        interval=(seconds * 0.8, seconds * 1.3),
+        expected_usd=usd,
         chance=0.995 if feasible else 0.2,
-        feasible=feasible, frontier=frontier, why_not="" if name == "chosen" else f"{usd} is more",
-    )  # fmt: skip
+        feasible=feasible,
+        frontier=frontier,
+        why_not="" if name == "chosen" else f"{usd} is more",
+    )
 
 
 @pytest.fixture

@@ -14,9 +14,12 @@ from daybreak.storage.ledger import Entry
 from tests.report.nights import only, sixty, whole
 
 PLACES = Places(
-    airflow_run="http://a/dags/retrain/runs/r", review="http://a/review", rollback="http://a/dags/rollback",
-    run="http://m/#/runs/1", version="http://m/#/models/daybreak/versions/12",
-)  # fmt: skip
+    airflow_run="http://a/dags/retrain/runs/r",
+    review="http://a/review",
+    rollback="http://a/dags/rollback",
+    run="http://m/#/runs/1",
+    version="http://m/#/models/daybreak/versions/12",
+)
 
 
 def of(entry: Entry, history: Sequence[Entry] = (), places: Places = PLACES, **errors: str) -> Summary:
@@ -57,28 +60,36 @@ def test_a_first_version_has_nothing_to_roll_back_to() -> None:
 def test_a_night_that_waits_is_answered_where_airflow_asks_or_by_hand() -> None:
     summary = of(waiting())
     assert [(one.name, one.address) for one in summary.actions[:2]] == [
-        ("Approve", "http://a/review"), ("Reject", "http://a/review")
-    ]  # fmt: skip
+        ("Approve", "http://a/review"),
+        ("Reject", "http://a/review"),
+    ]
     assert summary.actions[1].command.endswith("approve --night 2011-11-08 --reject --reason TEXT")
     assert first_of(of(waiting(), places=Places())) == ("Approve", BY_HAND)
     verdict = waiting().verdict
     assert verdict
     answer = Approval(
-        champion=verdict.champion, challenger=verdict.challenger, action=verdict.action, approved=False,
-        by="Ada", reason="", answered_at=whole().night.started_at,
-    )  # fmt: skip
+        champion=verdict.champion,
+        challenger=verdict.challenger,
+        action=verdict.action,
+        approved=False,
+        by="Ada",
+        reason="",
+        answered_at=whole().night.started_at,
+    )
     assert first_of(of(replace(waiting(), approval=answer)))[0] == "See the checks"
 
 
 def test_a_night_that_the_data_stopped_goes_on_or_leads_to_its_bad_rows() -> None:
     stopped = of(only(whole(), "batch"), validate="6.2 % of 2,478 rows are quarantined")
     assert [(one.name, one.address) for one in stopped.actions[:2]] == [
-        ("Go on with the night", "http://a/dags/retrain/runs/r"), ("Look at the bad rows", "#bad-rows")
-    ]  # fmt: skip
+        ("Go on with the night", "http://a/dags/retrain/runs/r"),
+        ("Look at the bad rows", "#bad-rows"),
+    ]
     assert stopped.facts[-1].beside == "refused"
     assert [one.command for one in stopped.actions[:2]] == [
-        "daybreak night --night 2011-11-08", "daybreak rows --night 2011-11-08"
-    ]  # fmt: skip
+        "daybreak night --night 2011-11-08",
+        "daybreak rows --night 2011-11-08",
+    ]
 
 
 @pytest.mark.parametrize(

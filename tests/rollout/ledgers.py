@@ -47,11 +47,17 @@ def close(number: int, *, after: str, release: Release | None = None, **of_night
     """Commits night `number`, which follows that commit of the ledger, and returns its commit."""
     started = FIRST + timedelta(days=number)
     night = Night(
-        id=release_of(number).night, day=started.date(), started_at=started,
-        train_until=started + timedelta(hours=1), decide_until=started + timedelta(hours=2), budget_usd=3,
-        trigger="schedule", code_commit=checkout.git("rev-parse", "HEAD"), previous=after,
+        id=release_of(number).night,
+        day=started.date(),
+        started_at=started,
+        train_until=started + timedelta(hours=1),
+        decide_until=started + timedelta(hours=2),
+        budget_usd=3,
+        trigger="schedule",
+        code_commit=checkout.git("rev-parse", "HEAD"),
+        previous=after,
         **of_night,
-    )  # fmt: skip
+    )
     records.write(night, records.RUN)
     Path("dvc.lock").write_text(f"data of night {number}\n")
     return ledger.commit_night(Home.here(), night, message=f"night {number}", release=release)
@@ -64,8 +70,11 @@ def rolling_back(*, to: int, data_of: int | None = None, after: str = "") -> Mov
     tree_of = release_of(data_of or to).night
     target = next(entry.commit for entry in entries if entry.night.id == tree_of and not entry.rollback)
     verdict = Verdict(
-        action="reject", champion=to, challenger=release.replaced, reason="rolled back",
-    )  # fmt: skip
+        action="reject",
+        champion=to,
+        challenger=release.replaced,
+        reason="rolled back",
+    )
     event = night_events.rolled_back(release, by="ann", reason="worse", at=entries[0].night.started_at)
     return Move(
         kind="rollback",

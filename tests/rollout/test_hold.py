@@ -158,9 +158,16 @@ def test_a_recipe_that_was_declared_the_same_is_held_too(taken_back: Params) -> 
 
 def test_a_rejection_with_a_reason_holds_the_recipe_and_one_without_does_not() -> None:
     verdict = Verdict(
-        action="promote", champion=1, challenger=3, effect=0.1, low=0.0, high=0.2, num_samples=9,
-        reason="better", recipe="r",
-    )  # fmt: skip
+        action="promote",
+        champion=1,
+        challenger=3,
+        effect=0.1,
+        low=0.0,
+        high=0.2,
+        num_samples=9,
+        reason="better",
+        recipe="r",
+    )
 
     def left_by(**said: Any) -> Hold | None:
         answer = Approval(
@@ -189,16 +196,29 @@ def test_only_a_proof_by_scores_of_later_days_alone_ends_it(
     scores: Any, low: float, days: tuple[int, ...], ends: bool
 ) -> None:
     made = Hold(
-        recipes=("r",), what="took back", versions=(2,), since=date(2025, 1, 11), until=None,
-        by="ann", reason=WHY, at=datetime(2025, 1, 12, tzinfo=UTC),
-    )  # fmt: skip
+        recipes=("r",),
+        what="took back",
+        versions=(2,),
+        since=date(2025, 1, 11),
+        until=None,
+        by="ann",
+        reason=WHY,
+        at=datetime(2025, 1, 12, tzinfo=UTC),
+    )
     verdict = Verdict(
         action="promote", champion=1, challenger=3, effect=0.1, low=low, high=0.2, num_samples=9, reason="ok"
     )
     night = Night(
-        id="n", day=FIRST, started_at=made.at, train_until=made.at, decide_until=made.at, budget_usd=1,
-        trigger="", code_commit="", previous="",
-    )  # fmt: skip
+        id="n",
+        day=FIRST,
+        started_at=made.at,
+        train_until=made.at,
+        decide_until=made.at,
+        budget_usd=1,
+        trigger="",
+        code_commit="",
+        previous="",
+    )
     evaluation: Evaluation = replace(make_evaluation("m"), days=tuple(date(2025, 1, day) for day in days))
 
     held = [InForce(commit="c", hold=made)]

@@ -218,8 +218,10 @@ def test_the_drill_restores_what_a_rollback_would_bring_back(
     os.chdir(home)
     checks = list(drill(Home.here(), settings))
     assert [(check.name, check.ok) for check in checks] == [
-        ("model of version 1", True), ("code of version 1", True), ("data of version 1", True),
-    ], checks  # fmt: skip
+        ("model of version 1", True),
+        ("code of version 1", True),
+        ("data of version 1", True),
+    ], checks
     with mlflow_client.session(Home.here()) as client:
         assert aliases.alias(client, "daybreak") == 2
         assert dict(client.get_registered_model("daybreak").aliases) == {"champion": 2}

@@ -44,8 +44,14 @@ def test_a_refusal_names_who_refused_and_a_late_one_is_late() -> None:
     until = entry.night.decide_until
     asked = replace(entry, verdict=replace(entry.verdict, approve_until=until, inconclusive=True))
     said = Approval(
-        champion=11, challenger=12, action="reject", approved=False, by="ann", reason="no", answered_at=until,
-    )  # fmt: skip
+        champion=11,
+        challenger=12,
+        action="reject",
+        approved=False,
+        by="ann",
+        reason="no",
+        answered_at=until,
+    )
     question, declined, refused = night_events.of_entry(closed(replace(asked, approval=said)))[-3:]
     assert (question.kind, question.until) == ("question", until)
     assert (declined.kind, declined.by, declined.reason) == ("declined", "ann", "no")

@@ -12,16 +12,32 @@ from daybreak.rollout.promote import promote
 from daybreak.storage.home import Home
 
 NOW = datetime.now(UTC)
-PARAMS = params.check({"source": "tests.fakes:TwoDays", "workload": "tests.fakes:Nothing",
-                       "backend": "tests.fakes:Nothing"})  # fmt: skip
+PARAMS = params.check(
+    {"source": "tests.fakes:TwoDays", "workload": "tests.fakes:Nothing", "backend": "tests.fakes:Nothing"}
+)
 NIGHT = Night(
-    id="2025-01-10", day=NOW.date(), started_at=NOW, train_until=NOW, decide_until=NOW, budget_usd=1,
-    trigger="schedule", code_commit="c", previous="",
-)  # fmt: skip
+    id="2025-01-10",
+    day=NOW.date(),
+    started_at=NOW,
+    train_until=NOW,
+    decide_until=NOW,
+    budget_usd=1,
+    trigger="schedule",
+    code_commit="c",
+    previous="",
+)
 VERSION = Version(name="daybreak", number=4, night=NIGHT.id, data_digest="d", model_digest="m", run_id="r")
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
-VERDICT = Verdict(action="promote", champion=3, challenger=4, effect=0.1, low=0.05, high=0.15, num_samples=90,
-                  reason="proven better")  # fmt: skip
+VERDICT = Verdict(
+    action="promote",
+    champion=3,
+    challenger=4,
+    effect=0.1,
+    low=0.05,
+    high=0.15,
+    num_samples=90,
+    reason="proven better",
+)
 ANSWER = Approval(
     champion=3, challenger=4, action="promote", approved=True, by="a person", answered_at=NOW, reason="fine"
 )

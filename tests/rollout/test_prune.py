@@ -27,9 +27,14 @@ NAME = params.load(Path()).register_.name
 
 def commit(number: int, serves: int) -> Commit:
     return Commit(
-        id=f"c{number}", parents=(), time=number, subject="", night=f"n{number}", rollback=serves < 0,
+        id=f"c{number}",
+        parents=(),
+        time=number,
+        subject="",
+        night=f"n{number}",
+        rollback=serves < 0,
         serves=abs(serves) or None,
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -96,9 +101,16 @@ def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, d
     name, tip = f"{then:%Y-%m-%d}", branch.ledger_tip(Home.here())
     serving = ledger.champion_at(Home.here(), tip) if tip else None
     night = Night(
-        id=name, day=then.date(), started_at=then, train_until=then, decide_until=then, budget_usd=1,
-        trigger="schedule", code_commit=checkout.git("rev-parse", "HEAD"), previous=tip,
-    )  # fmt: skip
+        id=name,
+        day=then.date(),
+        started_at=then,
+        train_until=then,
+        decide_until=then,
+        budget_usd=1,
+        trigger="schedule",
+        code_commit=checkout.git("rev-parse", "HEAD"),
+        previous=tip,
+    )
     digest = put_folder("always", data or f"data of {name}")
     Path("dvc.lock").write_text(f"stages: {{ingest: {{outs: [{{path: data/raw, md5: {digest}}}]}}}}\n")
     records.write(night, records.RUN)
@@ -156,9 +168,16 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     folder = home / "nights" / "open"
     (folder / records.RUN).mkdir(parents=True)
     night = Night(
-        id="open", day=now.date(), started_at=now, train_until=now, decide_until=now + timedelta(hours=1),
-        budget_usd=1, trigger="manual", code_commit="0", previous=branch.newest_entry(Home.here()),
-    )  # fmt: skip
+        id="open",
+        day=now.date(),
+        started_at=now,
+        train_until=now,
+        decide_until=now + timedelta(hours=1),
+        budget_usd=1,
+        trigger="manual",
+        code_commit="0",
+        previous=branch.newest_entry(Home.here()),
+    )
     (folder / records.path_of(Night, records.RUN)).write_text(records.dumps(night))
     before = cached()
     with pytest.raises(NothingToDo, match="while night open is open"):

@@ -15,12 +15,17 @@ def history(*versions: int) -> list[Commit]:
     """The releases of nights given oldest first: what they promoted, -N: rolled back to N, 0: neither."""
     return [
         Commit(
-            id=f"c{number}", parents=(), time=number, subject="", night=f"n{number}", rollback=version < 0,
+            id=f"c{number}",
+            parents=(),
+            time=number,
+            subject="",
+            night=f"n{number}",
+            rollback=version < 0,
             serves=abs(version),
         )
         for number, version in reversed(list(enumerate(versions)))
         if version
-    ]  # fmt: skip
+    ]
 
 
 def test_one_step_back_is_the_promotion_before() -> None:

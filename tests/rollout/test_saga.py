@@ -242,8 +242,12 @@ def test_the_next_release_first_finishes_one_that_was_killed() -> None:
         saga.run(Home.here(), promotion(1), [killer])
     saga.run(Home.here(), promotion(2), [killer])
     assert [(what, number) for what, number, _ in killer.calls] == [
-        ("prepare", 1), ("show", 1), ("show", 1), ("prepare", 2), ("show", 2),
-    ]  # fmt: skip
+        ("prepare", 1),
+        ("show", 1),
+        ("show", 1),
+        ("prepare", 2),
+        ("show", 2),
+    ]
 
 
 def test_a_release_that_the_ledger_got_before_its_tip_is_not_taken_for_decided() -> None:

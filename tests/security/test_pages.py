@@ -89,10 +89,14 @@ def test_data_docs_run_nothing_that_a_column_a_rule_or_a_type_is_called(tmp_path
     types = pd.DataFrame({"time": ["timestamp[us]"], EVIL: [EVIL], f"{EVIL}2": [EVIL]})
     rule = Rule(name=EVIL, type=BETWEEN, kwargs={"column": EVIL, "min_value": 0, "max_value": 0})
     figures, day = pd.DataFrame({EVIL: [3]}), date(2026, 11, 24)
-    data_docs.write(tmp_path / "docs", {
-        "schema": data_docs.of_types(Judge().findings(schema_rules(table), types)),
-        "days": data_docs.of_figures(Judge().findings([rule], figures), figures, [day]),
-    }, [day])  # fmt: skip
+    data_docs.write(
+        tmp_path / "docs",
+        {
+            "schema": data_docs.of_types(Judge().findings(schema_rules(table), types)),
+            "days": data_docs.of_figures(Judge().findings([rule], figures), figures, [day]),
+        },
+        [day],
+    )
     pages = list((tmp_path / "docs").rglob("*.html"))
     assert len(pages) == 3
     assert all("onerror" in one.read_text() for one in pages)
@@ -118,9 +122,10 @@ def test_the_page_of_a_version_shows_names_and_reasons_as_they_are() -> None:
     assert entry.verdict and entry.evaluation
     slices = tuple(replace(one, name=MARKUP) for one in entry.evaluation.slices)
     evil = replace(
-        entry, night=replace(entry.night, trigger=MARKUP),
+        entry,
+        night=replace(entry.night, trigger=MARKUP),
         evaluation=replace(entry.evaluation, slices=slices, metrics={"score": 0.5, MARKUP: 1.0}),
-    )  # fmt: skip
+    )
     check = Check(name=MARKUP, ok=True, text=MARKUP)
     text = described(evil, replace(entry.verdict, reason=MARKUP, checks=(*entry.verdict.checks, check)))
     plain, shown = (re.sub(r"`[^`\n]*`", "", one.replace("\\`", "")) for one in (plain, text))  # no code

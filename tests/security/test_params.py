@@ -71,9 +71,21 @@ def test_the_address_of_a_webhook_is_in_no_log(repository: Path, caplog: pytest.
     assert canary not in caplog.text
 
 
-RUNNERS = {"eval", "exec", "compile", "os.system", "os.popen", "pickle.load", "pickle.loads", "torch.load",
-           "marshal.loads", "joblib.load", "pd.read_pickle", "cloudpickle.loads",
-           "mlflow.pyfunc.load_model"}  # fmt: skip
+RUNNERS = {
+    "eval",
+    "exec",
+    "compile",
+    "os.system",
+    "os.popen",
+    "pickle.load",
+    "pickle.loads",
+    "torch.load",
+    "marshal.loads",
+    "joblib.load",
+    "pd.read_pickle",
+    "cloudpickle.loads",
+    "mlflow.pyfunc.load_model",
+}
 
 
 def test_nothing_of_ours_unpickles_evaluates_text_or_builds_a_command_of_the_shell() -> None:

@@ -90,9 +90,18 @@ def test_no_user_item_or_experiment_is_a_query_in_the_traffic_log(tmp_path: Path
     log = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
     evil = "x'); DELETE FROM exposures; DROP TABLE outcomes; --"
     shown = Exposure(
-        id=evil, time=1.0, experiment=evil, unit=log.unit_of(evil), arm="champion", version=3, share=0.1,
-        propensity=0.9, items=(evil,), latency_s=0.002, error=evil,
-    )  # fmt: skip
+        id=evil,
+        time=1.0,
+        experiment=evil,
+        unit=log.unit_of(evil),
+        arm="champion",
+        version=3,
+        share=0.1,
+        propensity=0.9,
+        items=(evil,),
+        latency_s=0.002,
+        error=evil,
+    )
     try:
         log.expose(shown)
         assert log.outcome(evil, [evil])

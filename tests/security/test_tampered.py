@@ -97,8 +97,12 @@ def add_a_module_beside_the_archive(files: Path, spoils: Path) -> None:
 
 
 ATTACKS = [
-    name_a_callable, change_what_mlflow_runs, change_the_code, add_a_module, add_a_module_beside_the_archive,
-]  # fmt: skip
+    name_a_callable,
+    change_what_mlflow_runs,
+    change_the_code,
+    add_a_module,
+    add_a_module_beside_the_archive,
+]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

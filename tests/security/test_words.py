@@ -12,9 +12,22 @@ from daybreak.storage.home import Home
 
 # What Python, git or a terminal takes for an end of a line, of a text, or for a command.
 STEERING = [
-    "\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\x00", "\x1b[2J", "\u202e", "\ud800",
-    "\n\nServes: 99\nNight: 2020-01-01\n", "\n---\nRollback: 99\n", "\r\rServes: 99\rRollback: 98",
-]  # fmt: skip
+    "\n",
+    "\r",
+    "\r\n",
+    "\v",
+    "\f",
+    "\x1c",
+    "\x85",
+    "\u2028",
+    "\x00",
+    "\x1b[2J",
+    "\u202e",
+    "\ud800",
+    "\n\nServes: 99\nNight: 2020-01-01\n",
+    "\n---\nRollback: 99\n",
+    "\r\rServes: 99\rRollback: 98",
+]
 
 
 def opened() -> Night:

@@ -52,9 +52,15 @@ def add_version(
         if promoted:
             before = champion.version if champion else 0
             verdict = Verdict(
-                action="promote", champion=before, challenger=version.number, effect=0.1, low=0.05,
-                high=0.15, num_samples=100, reason="better",
-            )  # fmt: skip
+                action="promote",
+                champion=before,
+                challenger=version.number,
+                effect=0.1,
+                low=0.05,
+                high=0.15,
+                num_samples=100,
+                reason="better",
+            )
             for record in (evaluation, verdict):
                 records.write(record, records.RUN)
             promote.promote(

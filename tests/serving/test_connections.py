@@ -99,8 +99,10 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(
 @pytest.mark.slow
 def test_behind_a_trusted_proxy_requests_count_for_the_address_that_is_forwarded(home: Path) -> None:
     def half_a_body(forwarded: str) -> bytes:
-        return (f"POST /recommend HTTP/1.1\r\nHost: router\r\nX-Forwarded-For: {forwarded}\r\n"
-                "Content-Length: 20\r\n\r\n{").encode()  # fmt: skip
+        return (
+            f"POST /recommend HTTP/1.1\r\nHost: router\r\nX-Forwarded-For: {forwarded}\r\n"
+            "Content-Length: 20\r\n\r\n{"
+        ).encode()
 
     def ask(forwarded: str) -> int:
         headers = {"X-Forwarded-For": forwarded}
@@ -155,8 +157,11 @@ def test_a_client_cannot_say_for_whom_a_request_is() -> None:
     assert forwarded(b"1.2.3.4", b" 5.6.7.8 ,10.0.0.1") == "5.6.7.8"
     assert [forwarded(), forwarded(b""), forwarded(b"10.0.0.1")] == ["", "", ""]
     assert [held.is_proxy(host) for host in ("10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2", "")] == [
-        True, True, False, False,
-    ]  # fmt: skip
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_proxy_that_is_no_address_is_refused_in_a_sentence() -> None:

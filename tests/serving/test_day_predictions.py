@@ -46,17 +46,25 @@ def test_the_champion_predicts_the_clean_rows_of_a_day(home: Path, tmp_path: Pat
         assert pq.read_table(file)["prediction"].to_pylist() != predicted["prediction"].to_pylist()
 
 
-@pytest.mark.parametrize(("words", "status", "why"), [
-    (["--day", "2020-01-01", "--to", "there.parquet"], 78, "no night here has clean rows of 2020-01-01"),
-    (["--day", str(DAY), "--to", "there.txt"], 78, "is not a file of .parquet or .csv"),
-    (["--day", str(DAY), "--to", "there.csv"], 78, "name a file of .parquet"),
-    (["--day", str(DAY), "--to", "nowhere://there.csv"], 78, "nowhere"),
-    (["--day", str(DAY), "--to", "there.parquet", "--version", "9"], 1, "9"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        (["--day", "2020-01-01", "--to", "there.parquet"], 78, "no night here has clean rows of 2020-01-01"),
+        (["--day", str(DAY), "--to", "there.txt"], 78, "is not a file of .parquet or .csv"),
+        (["--day", str(DAY), "--to", "there.csv"], 78, "name a file of .parquet"),
+        (["--day", str(DAY), "--to", "nowhere://there.csv"], 78, "nowhere"),
+        (["--day", str(DAY), "--to", "there.parquet", "--version", "9"], 1, "9"),
+    ],
+)
 def test_what_cannot_be_predicted_leaves_no_file(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    words: list[str], status: int, why: str,
-) -> None:  # fmt: skip
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    words: list[str],
+    status: int,
+    why: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["predict", *words]) == status
     assert why in caplog.text

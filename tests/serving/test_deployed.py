@@ -109,14 +109,13 @@ def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, 
     row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
     log.follow(HERE, row.revision, since=log.now() - 1)
     answers, kept, scores, mixed = ask(
-        make_version(tmp_path), str(log.url),
+        make_version(tmp_path),
+        str(log.url),
         [{"user": "u1", "top": 2}, {"user": "stranger", "top": 1}],
-        lambda logged: [
-            {"exposure": logged[0][0]["exposure"], "user": "u1", "items": ["0.5/u1/1"]}
-        ],
+        lambda logged: [{"exposure": logged[0][0]["exposure"], "user": "u1", "items": ["0.5/u1/1"]}],
         [{"sample": 3}, {"sample": 0}],
         [{"user": 7}, {"user": "u2", "top": 1}],
-    )  # fmt: skip
+    )
     assert [one["items"] for one in answers] == [["0.5/u1/0", "0.5/u1/1"], ["popular/0"]]
     assert {one["version"] for one in answers} == {2}
     assert kept == [{"kept": True}]
@@ -160,9 +159,16 @@ def test_a_score_that_is_not_finite_is_an_error_of_its_own_sample(tmp_path: Path
 def test_what_makes_no_sense_is_a_sentence(tmp_path: Path) -> None:
     folder = make_version(tmp_path)
     answers = ask(
-        folder, "", None, [7], [{"top": 3}], [{"sample": 200}], [{"sample": 1}, {"user": "u1"}],
-        [{"user": "u1"}] * (MAX_INSTANCES + 1), [{"sample": math.inf}],
-    )  # fmt: skip
+        folder,
+        "",
+        None,
+        [7],
+        [{"top": 3}],
+        [{"sample": 200}],
+        [{"sample": 1}, {"user": "u1"}],
+        [{"user": "u1"}] * (MAX_INSTANCES + 1),
+        [{"sample": math.inf}],
+    )
     assert [status for status, _ in answers] == [400, 400, 422, 400, 400, 400, 400]
     assert answers[0][1] == 'instances are missing; send {"instances": [{"user": "17850"}]}'
     assert answers[2][1] == "user is None; name one by 1 to 200 characters"

@@ -19,9 +19,17 @@ from tests.postgres import postgresql
 
 def exposure(number: int, *, experiment: str = "a", time: float = 0.0) -> Exposure:
     return Exposure(
-        id=f"{number:032x}", time=time or float(number), experiment=experiment, unit="9f3c", arm="champion",
-        version=3, share=0.1, propensity=0.9, items=("22423", "85123A"), latency_s=0.002,
-    )  # fmt: skip
+        id=f"{number:032x}",
+        time=time or float(number),
+        experiment=experiment,
+        unit="9f3c",
+        arm="champion",
+        version=3,
+        share=0.1,
+        propensity=0.9,
+        items=("22423", "85123A"),
+        latency_s=0.002,
+    )
 
 
 def test_what_is_written_is_read_again_oldest_first(log: Log) -> None:
@@ -74,10 +82,16 @@ def test_the_traffic_moves_only_from_where_it_was_seen(log: Log) -> None:
     assert log.traffic().share == 0.25
 
 
-@pytest.mark.parametrize("wrong", [
-    {"share": 1.5}, {"share": -0.1}, {"share": float("nan")}, {"challenger": 4},
-    {"challenger": 3, "experiment": "a"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"share": 1.5},
+        {"share": -0.1},
+        {"share": float("nan")},
+        {"challenger": 4},
+        {"challenger": 3, "experiment": "a"},
+    ],
+)
 def test_traffic_that_no_router_can_do_is_refused(log: Log, wrong: dict[str, float]) -> None:
     with pytest.raises(ReleaseError):
         log.set_traffic(Traffic(champion=3, **wrong))
@@ -102,8 +116,9 @@ def test_routers_live_as_long_as_they_are_heard_of(log: Log) -> None:
     log.beat(RouterState(id="two", fault="version 4: no"))
     log.beat(RouterState(id="one", champion=4, loaded=(4,)))
     assert [(state.id, state.champion, state.loaded) for state in log.routers()] == [
-        ("one", 4, (4,)), ("two", 0, ()),
-    ]  # fmt: skip
+        ("one", 4, (4,)),
+        ("two", 0, ()),
+    ]
     assert log.routers(within_s=0) == ()
     log.leave("one")
     assert [state.fault for state in log.routers()] == ["version 4: no"]

@@ -44,13 +44,19 @@ def close(home: Path, day: int, *, failed: str = "") -> str:
     if failed:
         (records.RUN / f"{failed}.error").write_text("no room\n")
     else:
+        records.write(Verdict(action="promote", champion=0, challenger=1, reason="better"), records.RUN)
         records.write(
-            Verdict(action="promote", champion=0, challenger=1, reason="better"), records.RUN
-        )  # fmt: skip
-        records.write(
-            Training(model_digest="d", num_samples=8, num_updates=1, num_restarts=0, elapsed_s=60,
-                     cost_usd=3.5, stopped_by="finished"), records.RUN
-        )  # fmt: skip
+            Training(
+                model_digest="d",
+                num_samples=8,
+                num_updates=1,
+                num_restarts=0,
+                elapsed_s=60,
+                cost_usd=3.5,
+                stopped_by="finished",
+            ),
+            records.RUN,
+        )
         records.write(Release(version=1, replaced=0, night=night.id), records.RUN)
     runner.run(Home.here(), "close")
     return branch.ledger_tip(Home.here())
@@ -92,8 +98,12 @@ def late_night(home: Path) -> Iterator[None]:
     night = records.read(Night, folder / records.RUN)
     late = replace(night, started_at=now - timedelta(hours=3), decide_until=now - timedelta(hours=1))
     asked = Verdict(
-        action="promote", champion=2, challenger=3, reason="better", approve_until=now + timedelta(hours=1),
-    )  # fmt: skip
+        action="promote",
+        champion=2,
+        challenger=3,
+        reason="better",
+        approve_until=now + timedelta(hours=1),
+    )
     for record in (late, asked):
         records.write(record, folder / records.RUN)
     yield
@@ -144,8 +154,12 @@ def rules_of(address: str) -> list[dict[str, Any]]:
 
 
 # Panels that are empty in a home whose nights nobody failed and whose router nobody asks much.
-EMPTY = {"Nights that failed in a week, by stage", "P99 until an answer is ready", "Rows of the newest night",
-         "Decided before the deadline"}  # fmt: skip
+EMPTY = {
+    "Nights that failed in a week, by stage",
+    "P99 until an answer is ready",
+    "Rows of the newest night",
+    "Decided before the deadline",
+}
 
 
 @pytest.mark.slow

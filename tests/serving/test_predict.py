@@ -90,20 +90,27 @@ def test_rows_are_predicted_as_the_model_does(router: Running, home_of_rows: Pat
 ROW = {"ts": "2025-01-12T10:00:00Z", "account": "a1", "amount": 5.0, "mcc": "5411"}
 
 
-@pytest.mark.parametrize(("path", "body", "status", "why"), [
-    ("predict", {}, 422, "rows is None; list at least one row"),
-    ("predict", {"rows": []}, 422, "list at least one row"),
-    ("predict", {"rows": [7]}, 422, "list at least one row"),
-    ("predict", {"rows": [ROW] * 1001}, 422, "there are 1,001 rows; send at most 1,000 at once"),
-    ("predict", {"rows": [ROW, {**ROW, "account": "a2"}]}, 422, "the rows are of 2 values of account"),
-    ("predict", {"rows": [{"account": "a1", "amount": "5", "colour": 1}]}, 422,
-     "these are not rows of the table: ts is missing; amount is to be a number (it is string); mcc is "
-     "missing; there is no column colour; send ts (time)"),
-    ("predict", {"rows": [{**ROW, "ts": "0001-01-01T00:00:00"}]}, 422, "ts is to be a time"),
-    ("recommend", {"user": "u1"}, 404, "version 1 recommends nothing; POST rows to /predict"),
-    ("outcomes", {"exposure": "0" * 32, "labels": [{}]}, 422, "labels is [{}]"),
-    ("outcomes", {"exposure": "0" * 32, "labels": [1]}, 404, "there is no such exposure"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body", "status", "why"),
+    [
+        ("predict", {}, 422, "rows is None; list at least one row"),
+        ("predict", {"rows": []}, 422, "list at least one row"),
+        ("predict", {"rows": [7]}, 422, "list at least one row"),
+        ("predict", {"rows": [ROW] * 1001}, 422, "there are 1,001 rows; send at most 1,000 at once"),
+        ("predict", {"rows": [ROW, {**ROW, "account": "a2"}]}, 422, "the rows are of 2 values of account"),
+        (
+            "predict",
+            {"rows": [{"account": "a1", "amount": "5", "colour": 1}]},
+            422,
+            "these are not rows of the table: ts is missing; amount is to be a number (it is string); mcc is "
+            "missing; there is no column colour; send ts (time)",
+        ),
+        ("predict", {"rows": [{**ROW, "ts": "0001-01-01T00:00:00"}]}, 422, "ts is to be a time"),
+        ("recommend", {"user": "u1"}, 404, "version 1 recommends nothing; POST rows to /predict"),
+        ("outcomes", {"exposure": "0" * 32, "labels": [{}]}, 422, "labels is [{}]"),
+        ("outcomes", {"exposure": "0" * 32, "labels": [1]}, 404, "there is no such exposure"),
+    ],
+)
 def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     router: Running, path: str, body: Any, status: int, why: str
 ) -> None:
@@ -115,8 +122,9 @@ def test_a_model_that_fails_has_no_answer_and_counts_as_an_error(router: Running
     before = len(list(router.log.exposures("")))
     status, answer = router.post("predict", {"rows": [{**ROW, "mcc": "fails"}]})
     assert (status, answer["error"].partition(";")[0]) == (
-        503, "version 1 does not answer: ParamsError: PastPayments.features fails: ValueError: mcc fails",
-    )  # fmt: skip
+        503,
+        "version 1 does not answer: ParamsError: PastPayments.features fails: ValueError: mcc fails",
+    )
     logged = kept_newest(router.log, before)
     assert logged.error == "ParamsError: PastPayments.features fails: ValueError: mcc fails; fix it"
     assert (logged.items, logged.fallback, logged.unit) == ((), False, router.log.unit_of("a1"))
@@ -133,8 +141,9 @@ def test_a_model_that_is_late_has_no_answer(home_of_rows: Path, monkeypatch: pyt
     with running(home_of_rows, timeout_s=0.2) as router:
         status, answer = router.post("predict", {"rows": [{**ROW, "mcc": "late"}]})
         assert (status, answer["error"]) == (
-            503, "version 1 does not answer: no answer within 0.2 s; send it again"
-        )  # fmt: skip
+            503,
+            "version 1 does not answer: no answer within 0.2 s; send it again",
+        )
         assert router.get("health").status_code == 200  # it computes beside the event loop
 
 

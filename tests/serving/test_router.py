@@ -82,32 +82,43 @@ def test_only_the_user_who_saw_an_exposure_can_tell_its_outcome(router: Running)
     assert first[:8] <= second[:8]  # in order of time
     assert len({first[8:16], second[8:16]}) == 2
     for wrong in (
-        {"exposure": first, "user": "u9"}, {"exposure": first}, {"exposure": first[:-1] + "x"},
-        {"exposure": first, "user": ["u8"]}, {"exposure": second[:22] + first[22:], "user": "u8"},
-    ):  # fmt: skip
+        {"exposure": first, "user": "u9"},
+        {"exposure": first},
+        {"exposure": first[:-1] + "x"},
+        {"exposure": first, "user": ["u8"]},
+        {"exposure": second[:22] + first[22:], "user": "u8"},
+    ):
         assert router.post("outcomes", {"items": [], **wrong})[0] in (404, 422), wrong
     assert kept(router.log, first, "").taken is None
     assert router.post("outcomes", {"exposure": first, "user": "u8", "items": []})[0] == 200
 
 
-@pytest.mark.parametrize(("path", "body", "status", "why"), [
-    ("recommend", {}, 422, "user is None"),
-    ("recommend", {"user": ""}, 422, "user is ''"),
-    ("recommend", {"user": 17850}, 422, "user is 17850"),
-    ("recommend", {"user": "u1", "top": 0}, 422, "ask for 1 to 100 items"),
-    ("recommend", {"user": "u1", "top": 101}, 422, "ask for 1 to 100 items"),
-    ("recommend", {"user": "u1", "top": True}, 422, "ask for 1 to 100 items"),
-    ("recommend", ["u1"], 400, "not a JSON object"),
-    ("predict", {"rows": [json.loads("[" * 30 + "]" * 30)]}, 400, "nested more than 20 deep"),
-    ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),
-    ("outcomes", {"exposure": "\ud800" * 32, "items": []}, 422, "exposure is '"),
-    ("outcomes", {"exposure": "0" * 32, "items": "22423"}, 422, "items is '22423'"),
-    ("outcomes", {"exposure": "0" * 32, "items": ['{"metric": 1e9}']}, 422, "/observations tell a metric"),
-    ("outcomes", {"exposure": "0" * 32, "labels": "22423"}, 422, "labels is '22423'"),
-    ("outcomes", {"exposure": "0" * 32, "labels": [1, "l" * 300]}, 422, 'labels has "lll'),
-    ("recommend", {"user": "u" * 1_200_000}, 413, "1,000,000 are allowed"),
-    ("predict", {"rows": [{"user": "u1"}]}, 404, "version 2 predicts no rows; POST a user to /recommend"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body", "status", "why"),
+    [
+        ("recommend", {}, 422, "user is None"),
+        ("recommend", {"user": ""}, 422, "user is ''"),
+        ("recommend", {"user": 17850}, 422, "user is 17850"),
+        ("recommend", {"user": "u1", "top": 0}, 422, "ask for 1 to 100 items"),
+        ("recommend", {"user": "u1", "top": 101}, 422, "ask for 1 to 100 items"),
+        ("recommend", {"user": "u1", "top": True}, 422, "ask for 1 to 100 items"),
+        ("recommend", ["u1"], 400, "not a JSON object"),
+        ("predict", {"rows": [json.loads("[" * 30 + "]" * 30)]}, 400, "nested more than 20 deep"),
+        ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),
+        ("outcomes", {"exposure": "\ud800" * 32, "items": []}, 422, "exposure is '"),
+        ("outcomes", {"exposure": "0" * 32, "items": "22423"}, 422, "items is '22423'"),
+        (
+            "outcomes",
+            {"exposure": "0" * 32, "items": ['{"metric": 1e9}']},
+            422,
+            "/observations tell a metric",
+        ),
+        ("outcomes", {"exposure": "0" * 32, "labels": "22423"}, 422, "labels is '22423'"),
+        ("outcomes", {"exposure": "0" * 32, "labels": [1, "l" * 300]}, 422, 'labels has "lll'),
+        ("recommend", {"user": "u" * 1_200_000}, 413, "1,000,000 are allowed"),
+        ("predict", {"rows": [{"user": "u1"}]}, 404, "version 2 predicts no rows; POST a user to /recommend"),
+    ],
+)
 def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     router: Running, path: str, body: Any, status: int, why: str
 ) -> None:
@@ -153,8 +164,10 @@ def test_a_challenger_meets_its_share_of_users_and_the_same_ones_again(router: R
     logged = list(router.log.exposures(EXPERIMENT))
     assert last in logged
     assert {(one.arm, one.version) for one in logged} == {(CHAMPION, 2), (CHALLENGER, 3)}
-    assert all(one.propensity == pytest.approx(one.share if one.arm == CHALLENGER else 1 - one.share)
-               for one in logged)  # fmt: skip
+    assert all(
+        one.propensity == pytest.approx(one.share if one.arm == CHALLENGER else 1 - one.share)
+        for one in logged
+    )
     assert all(one.arm == arm_of(one.unit, experiment=EXPERIMENT, share=one.share) for one in logged)
     health = router.get("health").json()
     assert (health["champion"], health["challenger"], health["share"]) == (2, 3, 0.8)

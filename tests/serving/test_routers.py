@@ -101,8 +101,10 @@ def test_a_promotion_and_a_rollback_reach_users_before_success_is_said(home: Pat
         assert router.recommend("u1")["version"] == 2
         assert add_version(home, 3, weight=4.0) == 4
         assert router.recommend("u1", top=1) | {"exposure": ""} == {
-            "items": ["4/u1/0"], "exposure": "", "version": 4,
-        }  # fmt: skip
+            "items": ["4/u1/0"],
+            "exposure": "",
+            "version": 4,
+        }
         assert rollback.rollback(Home.here(), settings.register_, reason="a test").version == 2
         assert router.recommend("u1")["version"] == 2
         [state] = router.log.routers()

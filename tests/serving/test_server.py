@@ -28,11 +28,18 @@ CANARY = "-".join(("canary", "1701", "router"))  # in no file: a version carries
 def started(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`daybreak serve` for that home, once it answers users, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "daybreak", "serve", "--port", "0"], cwd=ROOT,
-        env={**os.environ, "DAYBREAK_HOME": str(home), "PYTHONPATH": str(OWN), "OMP_NUM_THREADS": "1",
-             **more},
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "daybreak", "serve", "--port", "0"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DAYBREAK_HOME": str(home),
+            "PYTHONPATH": str(OWN),
+            "OMP_NUM_THREADS": "1",
+            **more,
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stderr is not None
         address = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())

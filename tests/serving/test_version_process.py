@@ -126,13 +126,16 @@ def test_what_a_version_sends_is_bounded() -> None:
             host.receive(ours, most=50)
 
 
-@pytest.mark.parametrize(("does", "why"), [
-    ("crash", "its process ended by SIGSEGV"),
-    ("leave", "its process ended with exit status 3"),
-    ("pickles", "its process was ended, since it did not send a valid reply"),
-    ("floods", "its process was ended, since it did not send a valid reply"),
-    ("nests", "its process was ended, since it did not send a valid reply"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        ("crash", "its process ended by SIGSEGV"),
+        ("leave", "its process ended with exit status 3"),
+        ("pickles", "its process was ended, since it did not send a valid reply"),
+        ("floods", "its process was ended, since it did not send a valid reply"),
+        ("nests", "its process was ended, since it did not send a valid reply"),
+    ],
+)
 def test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one(
     start: list[VersionProcess], tmp_path: Path, does: str, why: str
 ) -> None:

@@ -45,13 +45,21 @@ def exposures(
         taken = (model.items[int(rng.integers(len(model.items)))],) if rng.random() < model.hit else ("no",)
         has_outcome = rng.random() < model.outcomes
         yield Exposure(
-            id=f"{next(NUMBERS):032x}", time=time, experiment=experiment, unit=user, arm=arm,
-            version=2 if arm == CHALLENGER else 1, share=share, propensity=propensity(arm, share),
-            items=tuple(model.items), latency_s=float(rng.gamma(4, 0.002)) + model.slower_s,
+            id=f"{next(NUMBERS):032x}",
+            time=time,
+            experiment=experiment,
+            unit=user,
+            arm=arm,
+            version=2 if arm == CHALLENGER else 1,
+            share=share,
+            propensity=propensity(arm, share),
+            items=tuple(model.items),
+            latency_s=float(rng.gamma(4, 0.002)) + model.slower_s,
             error="it broke" if rng.random() < model.errors else "",
             fallback=bool(rng.random() < model.fallbacks),
-            taken=taken if has_outcome else None, taken_at=time + 5 if has_outcome else None,
-        )  # fmt: skip
+            taken=taken if has_outcome else None,
+            taken_at=time + 5 if has_outcome else None,
+        )
 
 
 def users(first: int, number: int) -> list[str]:

@@ -35,33 +35,66 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
     day = FIRST + timedelta(days=number)
     started = datetime(day.year, day.month, day.day, 22, tzinfo=UTC)
     yield Night(
-        id=str(day), day=day, started_at=started, train_until=started, decide_until=started, budget_usd=3,
-        trigger="schedule", code_commit=code, previous=previous,
-    )  # fmt: skip
+        id=str(day),
+        day=day,
+        started_at=started,
+        train_until=started,
+        decide_until=started,
+        budget_usd=3,
+        trigger="schedule",
+        code_commit=code,
+        previous=previous,
+    )
     yield Batch(day=day, num_rows=10, num_bytes=100, digest=digest_of(number, "raw"), late_days=())
     yield Dataset(
-        digest=digest_of(number, "arrays"), num_samples=1000, num_bytes=1,
-        first_day=max(FIRST, day - timedelta(days=30)), last_day=max(FIRST, day - timedelta(days=1)),
-    )  # fmt: skip
+        digest=digest_of(number, "arrays"),
+        num_samples=1000,
+        num_bytes=1,
+        first_day=max(FIRST, day - timedelta(days=30)),
+        last_day=max(FIRST, day - timedelta(days=1)),
+    )
     yield Plan(
-        rental=Rental(machine="g2-standard-4", strategy="spot"), batch_size=64, micro_batch_size=64,
-        num_samples=3000, checkpoint_every_s=60, expected_s=100, expected_usd=1, interval=(90, 120),
-        fallbacks=(), runner_up="none",
-    )  # fmt: skip
+        rental=Rental(machine="g2-standard-4", strategy="spot"),
+        batch_size=64,
+        micro_batch_size=64,
+        num_samples=3000,
+        checkpoint_every_s=60,
+        expected_s=100,
+        expected_usd=1,
+        interval=(90, 120),
+        fallbacks=(),
+        runner_up="none",
+    )
     yield Training(
-        model_digest=digest_of(number, "model"), num_samples=3000, num_updates=47, num_restarts=1,
-        elapsed_s=101, cost_usd=0.9, stopped_by="finished", device="NVIDIA L4",
-    )  # fmt: skip
+        model_digest=digest_of(number, "model"),
+        num_samples=3000,
+        num_updates=47,
+        num_restarts=1,
+        elapsed_s=101,
+        cost_usd=0.9,
+        stopped_by="finished",
+        device="NVIDIA L4",
+    )
     yield Version(
-        name="daybreak", number=number + 1, night=str(day), data_digest=digest_of(number, "arrays"),
-        model_digest=digest_of(number, "model"), run_id=f"run {number}",
-    )  # fmt: skip
+        name="daybreak",
+        number=number + 1,
+        night=str(day),
+        data_digest=digest_of(number, "arrays"),
+        model_digest=digest_of(number, "model"),
+        run_id=f"run {number}",
+    )
     promoted = number % 2 == 0
     before = serving.version if serving else 0
     yield Verdict(
-        action="promote" if promoted else "reject", champion=before, challenger=number + 1, effect=0.1,
-        low=0.0, high=0.2, num_samples=500, reason="better" if promoted else "worse",
-    )  # fmt: skip
+        action="promote" if promoted else "reject",
+        champion=before,
+        challenger=number + 1,
+        effect=0.1,
+        low=0.0,
+        high=0.2,
+        num_samples=500,
+        reason="better" if promoted else "worse",
+    )
     if serving:
         yield Champion(**vars(serving))
     if promoted:
@@ -97,8 +130,10 @@ def import_nights(home: Path, num_nights: int) -> None:
     before, serving = "", None
     importer = subprocess.Popen(
         ["git", "fast-import", "--quiet", "--cat-blob-fd=1"],
-        cwd=home, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert importer.stdin and importer.stdout
     for number in range(num_nights):
         written = list(records_of(number, code=code, previous=before, serving=serving))

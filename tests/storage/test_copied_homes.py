@@ -137,9 +137,14 @@ def running(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The handle of a job on this machine, of a night of the home that is being trained."""
     monkeypatch.chdir(home / "nights" / NIGHT)
     job = Job(
-        name="j", module="tests.backends.script", arguments=("sleep 60",), rental=Rental(machine="local"),
-        folder="data/work/jobs/j", timeout_s=60, environment={"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        name="j",
+        module="tests.backends.script",
+        arguments=("sleep 60",),
+        rental=Rental(machine="local"),
+        folder="data/work/jobs/j",
+        timeout_s=60,
+        environment={"PYTHONPATH": str(ROOT)},
+    )
     handle = Local(home=Home(home)).submit(job)
     yield handle
     Local(home=Home(home)).cancel(handle)
@@ -155,9 +160,15 @@ def test_a_copy_does_not_end_the_training_of_the_original(home: Path, running: s
 def test_a_copy_does_not_end_a_rented_job_of_the_original(home: Path) -> None:
     cloud = Cloud()
     rental = Rental(machine=MACHINE.name, region=MACHINE.region)
-    job = Job(name="j", module="tests.backends.script", arguments=("sleep 60",), rental=rental,
-              folder=str(home / "nights" / NIGHT / "data/work/jobs/j"), timeout_s=60,
-              environment={"PYTHONPATH": str(ROOT)})  # fmt: skip
+    job = Job(
+        name="j",
+        module="tests.backends.script",
+        arguments=("sleep 60",),
+        rental=rental,
+        folder=str(home / "nights" / NIGHT / "data/work/jobs/j"),
+        timeout_s=60,
+        environment={"PYTHONPATH": str(ROOT)},
+    )
     handle = SmallPlace(cloud, home=Home(home)).submit(job)
     copy = Path(shutil.copytree(home, home.with_name("copy"), symlinks=True))
     (thing,) = cloud.things.values()

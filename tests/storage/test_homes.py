@@ -108,9 +108,11 @@ def test_a_folder_that_is_no_home_and_a_key_that_is_none_are_named(made: dict[st
 
 
 def test_a_member_with_broken_params_keeps_no_other_from_the_fleet(
-    made: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    made: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     (made["cards"] / "params.yaml").write_text("register: {name: [}\n")
     monkeypatch.chdir(made["shop"])
     assert cli.main(["fleet"]) == 78

@@ -74,9 +74,7 @@ def test_a_night_that_was_closed_as_failed_and_promotes_after_all_is_one_entry()
 
 def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_closed_since() -> None:
     first = close(1, after="", release=release_of(1))
-    records.write(
-        Verdict(action="reject", champion=1, challenger=2, reason="worse"), records.RUN
-    )  # fmt: skip
+    records.write(Verdict(action="reject", champion=1, challenger=2, reason="worse"), records.RUN)
     second = close(2, after=first)
     with pytest.raises(ReleaseError, match=r"is closed, and its champion stays; nothing is changed"):
         close(2, after=first, release=release_of(2))

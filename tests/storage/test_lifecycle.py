@@ -67,9 +67,14 @@ def test_check_reads_the_rules_of_the_bucket_and_complains_of_the_one_that_was_d
     monkeypatch.delenv("MLFLOW_ARTIFACTS_DESTINATION", raising=False)
     plug = {"use": "a:B", "bucket": "gs://bucket"}
     loaded = params.check(
-        {"source": "a:B", "workload": "a:B", "backend": plug, "serving": {"endpoint": plug},
-         "train": {"checkpoints": "gs://bucket/checkpoints"}}
-    )  # fmt: skip
+        {
+            "source": "a:B",
+            "workload": "a:B",
+            "backend": plug,
+            "serving": {"endpoint": plug},
+            "train": {"checkpoints": "gs://bucket/checkpoints"},
+        }
+    )
 
     def findings() -> dict[str, list[str]]:
         texts: dict[str, list[str]] = {"well": [], "wrong": []}

@@ -16,9 +16,10 @@ from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
 
 MAKE = [
-    sys.executable, "-c",
+    sys.executable,
+    "-c",
     "from daybreak.storage import home, mlflow_client; print(mlflow_client.create(home.Home.here()))",
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow

@@ -66,9 +66,12 @@ def log_in(patch: pytest.MonkeyPatch, url: str, name: str, password: str) -> Non
 
 @pytest.mark.slow
 def test_who_holds_the_password_writes_and_a_router_only_reads(
-    registry: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    registry: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry)
     search = f"{registry}/api/2.0/mlflow/experiments/search?max_results=1"
     assert requests.get(search, timeout=30).status_code == 401

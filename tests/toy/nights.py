@@ -91,14 +91,28 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
         last_day=day - timedelta(1),
     )
     plan = Plan(
-        rental=Rental(machine="local"), batch_size=8, micro_batch_size=8,
-        num_samples=1000, checkpoint_every_s=10, expected_s=20, expected_usd=0.5, interval=(15, 25),
-        fallbacks=(), runner_up="none", tuning=Tuning(num_loaders=1),
-    )  # fmt: skip
+        rental=Rental(machine="local"),
+        batch_size=8,
+        micro_batch_size=8,
+        num_samples=1000,
+        checkpoint_every_s=10,
+        expected_s=20,
+        expected_usd=0.5,
+        interval=(15, 25),
+        fallbacks=(),
+        runner_up="none",
+        tuning=Tuning(num_loaders=1),
+    )
     training = Training(
-        model_digest=digest, num_samples=1000, num_updates=125, num_restarts=0, elapsed_s=21, cost_usd=0.4,
-        stopped_by="finished", device="NVIDIA L4",
-    )  # fmt: skip
+        model_digest=digest,
+        num_samples=1000,
+        num_updates=125,
+        num_restarts=0,
+        elapsed_s=21,
+        cost_usd=0.4,
+        stopped_by="finished",
+        device="NVIDIA L4",
+    )
     for record in (night, dataset, plan, training, *([champion] if champion else [])):
         records.write(record, run)
     if champion:
@@ -124,9 +138,12 @@ def make_version(number: int, *, model_digest: str, night: str) -> Version:
 def make_evaluation(model_digest: str, **metrics: float) -> Evaluation:
     """An evaluation as evaluate returns it."""
     return Evaluation(
-        model_digest=model_digest, data_digest="d", num_samples=NUM_SAMPLES, slices=(),
+        model_digest=model_digest,
+        data_digest="d",
+        num_samples=NUM_SAMPLES,
+        slices=(),
         metrics={"score": 0.5, **metrics},
-    )  # fmt: skip
+    )
 
 
 def halfway() -> None:

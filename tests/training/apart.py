@@ -36,9 +36,11 @@ def train(
     engine: Callable[..., TorchEngine] = TorchEngine
     if mode != "together":
         engine = partial(
-            LocalSgdEngine, sync_every=EVERY, is_late=mode == "late",
+            LocalSgdEngine,
+            sync_every=EVERY,
+            is_late=mode == "late",
             try_after=EVERY if mode == "refused" else None,
-        )  # fmt: skip
+        )
     made = engine(workload, data, seed=1, micro_batch_size=5, tuning=Tuning())
 
     def told_to_stop() -> bool:

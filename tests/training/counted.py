@@ -81,18 +81,27 @@ def main(
     engine = AsynchronousEngine(Counted(), data, seed=1, micro_batch_size=BATCH, tuning=Tuning(), cores=cores)
     engine.policy = ThreadPolicy(batch_size=BATCH, setting=TWO[way], accepted=TWO[way])
     job = recipe(
-        num_samples=NUM_SAMPLES * EPOCHS, batch_size=BATCH, rate=float(BATCH), warmup=0.0, decay=0.0,
+        num_samples=NUM_SAMPLES * EPOCHS,
+        batch_size=BATCH,
+        rate=float(BATCH),
+        warmup=0.0,
+        decay=0.0,
         checkpoint_every_s=save_every_s,
-    )  # fmt: skip
+    )
 
     def told_to_stop() -> bool:
         print(json.dumps({"seen": trainer.seen}), flush=True)
         return False
 
     trainer = Trainer(
-        engine, job, folder=folder, epoch_samples=NUM_SAMPLES, told_to_stop=told_to_stop,
-        report=lambda progress: None, clock=time.monotonic,
-    )  # fmt: skip
+        engine,
+        job,
+        folder=folder,
+        epoch_samples=NUM_SAMPLES,
+        told_to_stop=told_to_stop,
+        report=lambda progress: None,
+        clock=time.monotonic,
+    )
     if path := checkpoint.take_over(folder, identity=job.identity):
         trainer.resume(path)
     began = trainer.seen

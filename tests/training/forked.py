@@ -70,11 +70,16 @@ class Job:
         self.copies = folder / "copies"
         write_curve(folder / "arrays", num_samples=NUM_SAMPLES)
         job = recipe(
-            workload="tests.fakes:LineWorkload", arguments={"delay_s": DELAY_S, "dropout": dropout},
-            arrays=str(folder / "arrays"), num_samples=EPOCHS * NUM_SAMPLES, batch_size=BATCH,
-            micro_batch_size=BATCH // 2, rate=0.01, checkpoint_every_s=EVERY_S,
+            workload="tests.fakes:LineWorkload",
+            arguments={"delay_s": DELAY_S, "dropout": dropout},
+            arrays=str(folder / "arrays"),
+            num_samples=EPOCHS * NUM_SAMPLES,
+            batch_size=BATCH,
+            micro_batch_size=BATCH // 2,
+            rate=0.01,
+            checkpoint_every_s=EVERY_S,
             checkpoints=str(self.copies) if copied else "",
-        )  # fmt: skip
+        )
         (folder / "job.json").write_text(records.dumps(job))
         self.log.touch()
         self._before: Start | None = None  # the start before that trained; None where nothing can be said
@@ -152,9 +157,13 @@ class Job:
         status = 1
         try:
             os.environ |= {
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "MLFLOW_TRACKING_URI": "",
-            }  # fmt: skip
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "MLFLOW_TRACKING_URI": "",
+            }
             status = work(self.folder, self.log)
         finally:
             os._exit(status)

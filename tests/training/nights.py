@@ -49,10 +49,18 @@ def dataset() -> Dataset:
 
 def plan(*, num_samples: int = 3001, checkpoint_every_s: float = 0.2) -> Plan:
     return Plan(
-        rental=Rental(machine="local"), batch_size=32, micro_batch_size=16,
-        num_samples=num_samples, checkpoint_every_s=checkpoint_every_s, expected_s=10, expected_usd=0.01,
-        interval=(5, 15), fallbacks=(), runner_up="", tuning=Tuning(num_loaders=1),
-    )  # fmt: skip
+        rental=Rental(machine="local"),
+        batch_size=32,
+        micro_batch_size=16,
+        num_samples=num_samples,
+        checkpoint_every_s=checkpoint_every_s,
+        expected_s=10,
+        expected_usd=0.01,
+        interval=(5, 15),
+        fallbacks=(),
+        runner_up="",
+        tuning=Tuning(num_loaders=1),
+    )
 
 
 def make_params(

@@ -17,9 +17,13 @@ positive = st.floats(1e-3, 1e6)
 
 def pace(*, rule="by_optimizer", batch_size=64, num_samples=10_000, offered=()) -> BatchSchedule:
     return BatchSchedule(
-        batch_size=batch_size, base_size=64, base_samples=num_samples, num_samples=num_samples, rule=rule,
+        batch_size=batch_size,
+        base_size=64,
+        base_samples=num_samples,
+        num_samples=num_samples,
+        rule=rule,
         sizes=offered,
-    )  # fmt: skip
+    )
 
 
 def after_updates(made: BatchSchedule, *, scale: float, times: int = LEAST_LOOKS) -> BatchSchedule:
@@ -49,8 +53,9 @@ def test_from_any_size_it_comes_to_one_that_none_beats_by_five_percent(times, be
     ]
     goodput = {
         each.batch_size: each.batch_size / each.update_s * (scale + 64) / (scale + each.batch_size)
-        for each in offered if each.batch_size <= most
-    }  # fmt: skip
+        for each in offered
+        if each.batch_size <= most
+    }
     made = after_updates(pace(offered=offered), scale=scale)
     made.resize(64 << begins, start=0)  # as on another machine, which may have had more sizes
     taken = [64 << begins]

@@ -31,9 +31,9 @@ def spread(sizes, speeds, *, fixed_s=0.0):
 
 
 @given(
-    st.integers(1, 500), st.lists(st.tuples(st.floats(1e-3, 1e3), st.integers(0, 9), st.integers(0, 99)),
-    min_size=1, max_size=9),
-)  # fmt: skip
+    st.integers(1, 500),
+    st.lists(st.tuples(st.floats(1e-3, 1e3), st.integers(0, 9), st.integers(0, 99)), min_size=1, max_size=9),
+)
 def test_shares_sum_to_the_batch_within_their_bounds_or_are_refused(batch_size, workers):
     weights = [weight for weight, _, _ in workers]
     least = [low for _, low, _ in workers]

@@ -23,8 +23,12 @@ def seen(tmp_path_factory) -> Any:
     folder: Path = tmp_path_factory.mktemp("chaos")
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.chaos", str(folder), str(KILLS), "0"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return json.loads(done.stdout)
 
 

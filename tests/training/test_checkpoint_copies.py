@@ -196,9 +196,16 @@ def test_a_bucket_that_is_read_only_is_warned_of_tried_again_and_stops_nothing(
     monkeypatch.setattr(bucket._bucket.files, "put_file", refuse)
     engine = CountingEngine(num_samples=40, step_s=10)
     trainer = Trainer(
-        engine, recipe(checkpoint_every_s=50), folder=tmp_path, epoch_samples=40, told_to_stop=lambda: False,
-        report=lambda progress: None, clock=engine.clock, copies=bucket, executor=AtOnce(),
-    )  # fmt: skip
+        engine,
+        recipe(checkpoint_every_s=50),
+        folder=tmp_path,
+        epoch_samples=40,
+        told_to_stop=lambda: False,
+        report=lambda progress: None,
+        clock=engine.clock,
+        copies=bucket,
+        executor=AtOnce(),
+    )
     assert trainer.run().stopped_by == "finished"
     assert caplog.text.count("no copy of") >= 3
     assert "read-only; going on, and trying again later" in caplog.text

@@ -223,9 +223,13 @@ def test_what_is_learned_from_files_is_the_same_bit_for_bit():
         data = window(0, 3)
         data.lines = [line.replace("NaN", "0.5") for line in data.lines]
         engine = TorchEngine(
-            LineWorkload(dropout=0.0), data, seed=1, micro_batch_size=16,
-            tuning=Tuning(in_memory=in_memory), column_files=files_of(data) if in_memory else None,
-        )  # fmt: skip
+            LineWorkload(dropout=0.0),
+            data,
+            seed=1,
+            micro_batch_size=16,
+            tuning=Tuning(in_memory=in_memory),
+            column_files=files_of(data) if in_memory else None,
+        )
         for batch in np.array_split(np.random.default_rng(0).permutation(len(data)), 4):
             engine.step(batch, batch_size=len(batch), rate=0.1, signals=Signals())
         engine.close()

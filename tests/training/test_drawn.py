@@ -46,10 +46,13 @@ def train(folder: Path, *, stops: list[int], **tuning: object) -> dict[str, Tens
         engine = TorchEngine(Guess(), Noisy(), seed=1, micro_batch_size=3, tuning=Tuning(**tuning))
         begun: list[int] = []
         trainer = Trainer(
-            engine, made, folder=folder, epoch_samples=NUM_SAMPLES,
+            engine,
+            made,
+            folder=folder,
+            epoch_samples=NUM_SAMPLES,
             told_to_stop=lambda stop=stop, begun=begun: begun.append(1) or len(begun) >= stop,
             report=lambda progress: None,
-        )  # fmt: skip
+        )
         newest = checkpoint.newest(folder, identity=made.identity)
         if newest:
             trainer.resume(newest)

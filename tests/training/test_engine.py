@@ -121,8 +121,10 @@ def test_a_worker_short_of_memory_halves_the_passes_of_all(folder):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **exact}
     subprocess.run(
         [sys.executable, "-m", *command, "-m", "tests.training.short_of_memory", str(folder)],
-        env=environment, check=True, cwd=ROOT,
-    )  # fmt: skip
+        env=environment,
+        check=True,
+        cwd=ROOT,
+    )
     assert int((folder / "shrunk").read_text()) == short_of_memory.BATCH // 4  # a share is half of the batch
     unsplit = short_of_memory.updates(folder, short=False)
     halved = torch.load(folder / "gradients.pt")

@@ -116,9 +116,13 @@ def test_who_runs_out_of_memory_ends_and_begins_again_with_passes_of_half_the_si
     losses: list[torch.Tensor] = []
     while not losses:
         engine = FsdpEngine(
-            Short(), Short().dataset(folder, "train"), seed=1, micro_batch_size=remembered[-1],
-            tuning=divided.DIVIDED, on_shrink=remembered.append,
-        )  # fmt: skip
+            Short(),
+            Short().dataset(folder, "train"),
+            seed=1,
+            micro_batch_size=remembered[-1],
+            tuning=divided.DIVIDED,
+            on_shrink=remembered.append,
+        )
         engine.prepare(batch)
         with suppress(MemoryError):
             losses = engine.accumulation.add_up(batch, batch_size=32, update=0).losses
@@ -154,9 +158,13 @@ def test_workers_who_train_by_themselves_cannot_divide_weights(folder):
     workload = LineWorkload()
     with pytest.raises(ParamsError, match=r"set train\.sync to every_update"):
         LocalSgdEngine(
-            workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=8,
-            tuning=Tuning(sharded_weights=True), sync_every=4,
-        )  # fmt: skip
+            workload,
+            workload.dataset(folder, "train"),
+            seed=1,
+            micro_batch_size=8,
+            tuning=Tuning(sharded_weights=True),
+            sync_every=4,
+        )
 
 
 def test_weights_that_are_used_twice_are_gathered_with_the_whole():

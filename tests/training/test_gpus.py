@@ -21,22 +21,39 @@ GIVEN = {gpus.MACHINE: "g2-standard-24", gpus.GPUS: "2 x L4"}
 @pytest.mark.parametrize(
     ("change", "why", "then"),
     [
-        ({"library": False}, "its driver 580.95.05 is loaded, but libcuda.so.1 is not found",
-         "set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in backend.image"),
-        ({"driver": "550.90.07"}, "its driver is 550.90.07, and CUDA 13.0 (torch 2.13.0) needs 580",
-         "build backend.image for an older CUDA (--build-arg DEVICE=cu126), or name a machine "
-         "with a newer driver"),
-        ({"driver": ""}, "no NVIDIA driver is loaded",
-         "run train again, and name another machine in plan.machines if it happens again"),
-        ({"cuda": ""}, "torch 2.13.0 is built without CUDA",
-         "build backend.image with a torch for CUDA (--build-arg DEVICE=cuda)"),
-        ({}, "its driver 580.95.05 and libcuda.so.1 are there, but torch 2.13.0 finds no device",
-         "look at CUDA_VISIBLE_DEVICES, and name another machine in plan.machines if it is not that"),
-        ({"driver": "535.183.01", "cuda": "12.6"},
-         "its driver 535.183.01 and libcuda.so.1 are there, but torch 2.13.0 finds no device",
-         "look at CUDA_VISIBLE_DEVICES, and name another machine in plan.machines if it is not that"),
+        (
+            {"library": False},
+            "its driver 580.95.05 is loaded, but libcuda.so.1 is not found",
+            "set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in backend.image",
+        ),
+        (
+            {"driver": "550.90.07"},
+            "its driver is 550.90.07, and CUDA 13.0 (torch 2.13.0) needs 580",
+            "build backend.image for an older CUDA (--build-arg DEVICE=cu126), or name a machine "
+            "with a newer driver",
+        ),
+        (
+            {"driver": ""},
+            "no NVIDIA driver is loaded",
+            "run train again, and name another machine in plan.machines if it happens again",
+        ),
+        (
+            {"cuda": ""},
+            "torch 2.13.0 is built without CUDA",
+            "build backend.image with a torch for CUDA (--build-arg DEVICE=cuda)",
+        ),
+        (
+            {},
+            "its driver 580.95.05 and libcuda.so.1 are there, but torch 2.13.0 finds no device",
+            "look at CUDA_VISIBLE_DEVICES, and name another machine in plan.machines if it is not that",
+        ),
+        (
+            {"driver": "535.183.01", "cuda": "12.6"},
+            "its driver 535.183.01 and libcuda.so.1 are there, but torch 2.13.0 finds no device",
+            "look at CUDA_VISIBLE_DEVICES, and name another machine in plan.machines if it is not that",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_sentence_names_machine_cause_and_remedy(change, why, then):
     sentence = unseen("g2-standard-24", "2 x L4", facts=replace(WELL, **change))
     assert sentence == f"the worker on g2-standard-24 was given 2 x L4 and sees no GPU: {why}; {then}"
@@ -46,8 +63,11 @@ def test_the_sentence_names_machine_cause_and_remedy(change, why, then):
     ("given", "names", "sentence"),
     [
         ("2 x L4", ["NVIDIA L4"], "was given 2 x L4 and sees 1 x NVIDIA L4; look at CUDA_VISIBLE_DEVICES"),
-        ("1 x H100", ["NVIDIA A100-SXM4-80GB"],
-         "was given 1 x H100 and sees 1 x NVIDIA A100-SXM4-80GB; fix the device of m in your machines"),
+        (
+            "1 x H100",
+            ["NVIDIA A100-SXM4-80GB"],
+            "was given 1 x H100 and sees 1 x NVIDIA A100-SXM4-80GB; fix the device of m in your machines",
+        ),
         ("1 x L4", ["NVIDIA L40S"], "was given 1 x L4 and sees 1 x NVIDIA L40S; fix the device of m in"),
         ("2 x L4", ["NVIDIA L4"] * 2, ""),
         ("1 x A100 40GB", ["NVIDIA A100-SXM4-40GB"] * 4, ""),
@@ -56,7 +76,7 @@ def test_the_sentence_names_machine_cause_and_remedy(change, why, then):
         ("1 x RTX PRO 6000", ["NVIDIA RTX PRO 6000 Blackwell Server Edition"], ""),
         ("1 x NVIDIA H200", ["NVIDIA H200"], ""),
     ],
-)  # fmt: skip
+)
 def test_fewer_devices_or_other_ones_than_were_paid_for_are_refused(given, names, sentence):
     wrong = mismatch("m", given, names=names)
     assert wrong.removeprefix("the worker on m ").startswith(sentence) if sentence else not wrong
@@ -69,7 +89,7 @@ def test_fewer_devices_or_other_ones_than_were_paid_for_are_refused(given, names
         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build", "580.95.05"),
         ("something else", ""),
     ],
-)  # fmt: skip
+)
 def test_the_driver_is_the_one_that_the_kernel_has_loaded(tmp_path, line, version):
     (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc version 12.3.0\n")
     assert driver(tmp_path / "version") == version
@@ -101,9 +121,12 @@ def test_workers_are_told_of_the_gpus_of_the_machine_that_the_placement_names(tm
         "",
     ]
     placement = Placement(
-        rental=Rental(machine="g2-standard-24"), expected_s=9, expected_usd=9, gpus="2 x L4",
+        rental=Rental(machine="g2-standard-24"),
+        expected_s=9,
+        expected_usd=9,
+        gpus="2 x L4",
         latest_start=NIGHT.train_until,
-    )  # fmt: skip
+    )
     job = job_of(Home.here(), tmp_path, placement, planned=True, num_workers=2, timeout_s=9)
     assert GIVEN.items() <= job.environment.items()
     job = job_of(Home.here(), tmp_path, replace(placement, gpus=""), planned=True, num_workers=2, timeout_s=9)

@@ -14,9 +14,14 @@ def by_rule(
     kind: str | None, *, batch_size: int, base_size: int = 64, betas=(0.9, 0.999), **changes
 ) -> Scaled:
     return scaled(
-        kind, name="Optimizer", batch_size=batch_size, base_size=base_size, betas=betas, eps=1e-8,
+        kind,
+        name="Optimizer",
+        batch_size=batch_size,
+        base_size=base_size,
+        betas=betas,
+        eps=1e-8,
         **{"rule": "by_optimizer", **changes},
-    )  # fmt: skip
+    )
 
 
 @given(SIZES, SIZES)
@@ -42,9 +47,14 @@ def test_one_after_the_other_is_as_both_at_once():
     once = by_rule("adam", batch_size=256)
     half = by_rule("adam", batch_size=128)
     again = scaled(
-        "adam", name="Adam", rule="by_optimizer", batch_size=256, base_size=128, betas=half.betas,
+        "adam",
+        name="Adam",
+        rule="by_optimizer",
+        batch_size=256,
+        base_size=128,
+        betas=half.betas,
         eps=half.eps,
-    )  # fmt: skip
+    )
     assert again.rate * half.rate == pytest.approx(once.rate)
     assert again.betas == pytest.approx(once.betas)
 

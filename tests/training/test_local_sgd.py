@@ -137,6 +137,10 @@ def test_an_optimizer_in_shares_is_refused(folder):
     workload = Plain()
     with pytest.raises(ParamsError, match=r"not suffice for that; set train\.sync to every_update"):
         LocalSgdEngine(
-            workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=8,
-            tuning=Tuning(sharded=True), sync_every=4,
-        )  # fmt: skip
+            workload,
+            workload.dataset(folder, "train"),
+            seed=1,
+            micro_batch_size=8,
+            tuning=Tuning(sharded=True),
+            sync_every=4,
+        )

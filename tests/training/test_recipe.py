@@ -63,10 +63,7 @@ def test_workers_of_one_machine_take_even_shares_unless_told(batching, num_machi
 
 def test_a_warm_start_trains_on_the_newest_at_its_own_rate(champion: Champion) -> None:
     dataset = nights.dataset()
-    day = next(
-        day for day in (WARM_DAY, COLD_DAY)
-        if course(day, dataset, champion, make_params()).warm
-    )  # fmt: skip
+    day = next(day for day in (WARM_DAY, COLD_DAY) if course(day, dataset, champion, make_params()).warm)
     made = course(day, dataset, champion, make_params(warm_share=0.25, warm_epochs=2, warm_rate=1e-4))
     newest = round(0.25 * dataset.num_samples)
     assert made.first_sample == dataset.num_samples - newest

@@ -32,11 +32,16 @@ def follower(folder: Path, **environment: str) -> subprocess.Popen[bytes]:
 def beats(folder: Path, count: int) -> None:
     lines = [
         {
-            "time": f"2026-01-01T00:00:{number:02d}+00:00", "seen": 100 * number, "num_updates": number,
-            "loss": 1 / number, "rate": 0.1, "samples_per_s": 100.0, "memory_bytes": 5,
+            "time": f"2026-01-01T00:00:{number:02d}+00:00",
+            "seen": 100 * number,
+            "num_updates": number,
+            "loss": 1 / number,
+            "rate": 0.1,
+            "samples_per_s": 100.0,
+            "memory_bytes": 5,
         }
         for number in range(1, count + 1)
-    ]  # fmt: skip
+    ]
     (folder / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"half')
 
 

@@ -126,8 +126,10 @@ def test_each_sample_once_per_epoch_on_changing_worlds_and_batches(phases, batch
     assert trainer.seen == 100
     assert sorted(count.tolist()) == [2] * 20 + [3] * 20
     assert [(epoch.num_samples, epoch.whole) for epoch in trainer.audit.proven()] == [
-        (40, True), (40, True), (20, False),
-    ]  # fmt: skip
+        (40, True),
+        (40, True),
+        (20, False),
+    ]
 
 
 @pytest.mark.parametrize("num_samples", [17, 18, 19, 25])
@@ -149,8 +151,11 @@ def test_no_share_of_a_model_with_batch_norm_has_one_sample(tmp_path, num_sample
         assert 1 not in shares
     assert outcome.seen == num_samples == 8 + sum(shares)
     assert [sum(update) for update in zip(*(each.sizes for each in engines), strict=True)] == {
-        17: [9], 18: [8, 2], 19: [8, 3], 25: [8, 9],
-    }[num_samples]  # fmt: skip
+        17: [9],
+        18: [8, 2],
+        19: [8, 3],
+        25: [8, 9],
+    }[num_samples]
 
 
 @pytest.mark.parametrize("wrong", [8, 32])
@@ -346,9 +351,15 @@ def test_batches_follow_noise_and_machine_at_the_same_updates_however_often_it_i
     free = recipe(num_samples=2000, sizes=FREE, tuning=Tuning(num_loaders=3))
     by_sample = (replace(each, micro_batch_size=2, update_s=each.batch_size) for each in FREE)
     slow = free.on(
-        Placement(rental=Rental(machine="d"), expected_s=1, expected_usd=1, latest_start=NEVER,
-             micro_batch_size=2, sizes=tuple(by_sample))
-    )  # fmt: skip
+        Placement(
+            rental=Rental(machine="d"),
+            expected_s=1,
+            expected_usd=1,
+            latest_start=NEVER,
+            micro_batch_size=2,
+            sizes=tuple(by_sample),
+        )
+    )
     assert slow.identity == free.identity
     rates: dict[str, list[float]] = {}
     often = [1, 19, 21, 22, 23, 24, 40, moved_after, 51, 52, 55, 60, math.inf]

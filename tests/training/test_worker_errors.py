@@ -91,5 +91,10 @@ def test_lost_connections_of_several_workers_are_never_final(tmp_path, start, mo
 def test_lines_are_those_that_people_read(tmp_path, start):
     worker_errors.leave(tmp_path, NotFinite("nan", update=7), rank=2)
     assert json.loads((tmp_path / worker_errors.FILE).read_text()) == {
-        "attempt": "a", "restart": "0", "rank": 2, "error": "nan", "final": False, "update": 7,
-    }  # fmt: skip
+        "attempt": "a",
+        "restart": "0",
+        "rank": 2,
+        "error": "nan",
+        "final": False,
+        "update": 7,
+    }

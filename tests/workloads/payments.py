@@ -49,15 +49,20 @@ class Payments(TableWorkload):
     """Tells how likely a payment is a fraud, by the default features."""
 
     table = Table(
-        time="ts", unit="account",
+        time="ts",
+        unit="account",
         columns={
-            "ts": Time(), "account": Id(), "amount": Float(min=0), "mcc": Category(),
-            "country": Category(nullable=True), "retries": Int(min=0, nullable=True),
+            "ts": Time(),
+            "account": Id(),
+            "amount": Float(min=0),
+            "mcc": Category(),
+            "country": Category(nullable=True),
+            "retries": Int(min=0, nullable=True),
             "is_fraud": Int(min=0, max=1, nullable=True),
         },
         label=Label("is_fraud", ripe_after=days(2)),
         zone="Europe/Berlin",
-    )  # fmt: skip
+    )
     metrics = (LogLoss(), AUC())
 
     def model(self, state: Any) -> nn.Module:
@@ -128,9 +133,16 @@ def prepared(newest: date, num_days: int, use: str) -> Dataset:
     write_clean(newest - timedelta(days=back) for back in range(num_days))
     started = datetime.combine(newest, datetime.min.time(), UTC) + timedelta(hours=22)
     night = Night(
-        id=str(newest), day=newest, started_at=started, train_until=started, decide_until=started,
-        budget_usd=1, trigger="test", code_commit="c", previous="",
-    )  # fmt: skip
+        id=str(newest),
+        day=newest,
+        started_at=started,
+        train_until=started,
+        decide_until=started,
+        budget_usd=1,
+        trigger="test",
+        code_commit="c",
+        previous="",
+    )
     report = Report(
         num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
     )
@@ -165,9 +177,12 @@ def trained(use: str, *, num_days: int = 8, seed: int = 0, bias: float = 0.0) ->
         save_file({**weights, last: weights[last] + bias}, MODEL / "model.safetensors")
         shutil.copytree(ARRAYS / STATE, MODEL / STATE)
         facts = {
-            "workload": use, "arguments": {}, "seen": 1, "data_digest": "d",
+            "workload": use,
+            "arguments": {},
+            "seen": 1,
+            "data_digest": "d",
             "last_day": str(night.day - timedelta(days=4)),
-        }  # fmt: skip
+        }
         (MODEL / "model.json").write_text(json.dumps(facts))
         records.write(workload.table, records.RUN)
         return records.digest(MODEL)

@@ -23,19 +23,30 @@ DAY = date(2025, 3, 3)
 def test_a_label_of_any_name_is_what_is_trained_on(label: str) -> None:
     class Workload(TableWorkload):
         table = Table(
-            time="n0", unit="part", label=Label(label),
+            time="n0",
+            unit="part",
+            label=Label(label),
             columns={
-                "n0": Time(), "part": Id(), "num": Category(), "count": Category(), "n1": Float(),
+                "n0": Time(),
+                "part": Id(),
+                "num": Category(),
+                "count": Category(),
+                "n1": Float(),
                 label: Int(min=0, max=1),
             },
-        )  # fmt: skip
+        )
 
     n = range(40)
-    rows = pa.table({
-        "n0": [datetime(2025, 3, 3) + timedelta(minutes=i) for i in n], "part": [f"a{i % 7}" for i in n],
-        "num": ["ab"[i % 2] for i in n], "count": ["xyz"[i % 3] for i in n], "n1": [float(i) for i in n],
-        label: [i % 2 for i in n],
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            "n0": [datetime(2025, 3, 3) + timedelta(minutes=i) for i in n],
+            "part": [f"a{i % 7}" for i in n],
+            "num": ["ab"[i % 2] for i in n],
+            "count": ["xyz"[i % 3] for i in n],
+            "n1": [float(i) for i in n],
+            label: [i % 2 for i in n],
+        }
+    )
     workload = Workload()
     state = workload.fit(ibis.memtable(rows))
     assert (list(state["values_num"]), list(state["values_count"])) == (["a", "b"], ["x", "y", "z"])

@@ -80,8 +80,9 @@ def test_predictions_do_not_depend_on_who_else_asks(served: ServedRows) -> None:
     rows = as_records(labelled(HELD_OUT))
     together = served.predict(rows)
     assert {name: values.shape for name, values in together.items()} == {
-        "prediction": (len(rows),), "parts": (len(rows), 2),
-    }  # fmt: skip
+        "prediction": (len(rows),),
+        "parts": (len(rows), 2),
+    }
     alone = [served.predict([row]) for row in rows]
     for name, values in together.items():
         np.testing.assert_allclose(np.concatenate([one[name] for one in alone]), values, rtol=0, atol=1e-6)
@@ -97,12 +98,18 @@ def test_the_past_of_a_row_ends_before_its_day(served: ServedRows) -> None:
 
 
 TABLE = Table(
-    time="at", zone="Europe/Berlin",
+    time="at",
+    zone="Europe/Berlin",
     columns={
-        "at": Time(), "account": Id(), "size": Float(), "note": Text(nullable=True),
-        "vector": Float(size=2, nullable=True), "new": Bool(nullable=True), "image": Bytes(nullable=True),
+        "at": Time(),
+        "account": Id(),
+        "size": Float(),
+        "note": Text(nullable=True),
+        "vector": Float(size=2, nullable=True),
+        "new": Bool(nullable=True),
+        "image": Bytes(nullable=True),
     },
-)  # fmt: skip
+)
 ROW = {"at": "2025-03-31T00:30:00", "account": "a1", "size": 2.5}
 
 
@@ -110,13 +117,22 @@ def test_a_row_may_leave_out_what_may_be_null() -> None:
     rows = conformed([ROW, {**ROW, "note": "é", "vector": [1, 2.5], "new": True, "image": "AAE="}], TABLE)
     assert rows.schema == TABLE.schema()
     assert rows.to_pylist()[1] == {
-        "at": datetime(2025, 3, 31, 0, 30), "account": "a1", "size": 2.5, "note": "é", "vector": [1.0, 2.5],
-        "new": True, "image": b"\x00\x01",
-    }  # fmt: skip
+        "at": datetime(2025, 3, 31, 0, 30),
+        "account": "a1",
+        "size": 2.5,
+        "note": "é",
+        "vector": [1.0, 2.5],
+        "new": True,
+        "image": b"\x00\x01",
+    }
     assert rows.to_pylist()[0]["note"] is None
     assert as_records(rows)[1] == {
-        **ROW, "note": "é", "vector": [1.0, 2.5], "new": True, "image": "AAE=",
-    }  # fmt: skip
+        **ROW,
+        "note": "é",
+        "vector": [1.0, 2.5],
+        "new": True,
+        "image": "AAE=",
+    }
 
 
 def test_an_id_of_a_request_is_as_those_of_training() -> None:
@@ -131,10 +147,16 @@ def test_an_id_of_a_request_is_as_those_of_training() -> None:
 def test_a_time_comes_in_every_form_into_the_zone_of_the_table() -> None:
     moment = datetime(2025, 3, 30, 22, 30, tzinfo=UTC)
     forms = [
-        "2025-03-30T22:30:00Z", "2025-03-31 00:30:00+02:00", "2025-03-31T00:30:00", moment,
-        moment.astimezone(ZoneInfo("Asia/Tokyo")), datetime(2025, 3, 31, 0, 30), moment.timestamp(),
-        int(moment.timestamp()), pd.Timestamp(moment),
-    ]  # fmt: skip
+        "2025-03-30T22:30:00Z",
+        "2025-03-31 00:30:00+02:00",
+        "2025-03-31T00:30:00",
+        moment,
+        moment.astimezone(ZoneInfo("Asia/Tokyo")),
+        datetime(2025, 3, 31, 0, 30),
+        moment.timestamp(),
+        int(moment.timestamp()),
+        pd.Timestamp(moment),
+    ]
     for form in forms:
         (row,) = conformed([{**ROW, "at": form}], TABLE).to_pylist()
         assert row["at"] == datetime(2025, 3, 31, 0, 30), form
@@ -142,24 +164,32 @@ def test_a_time_comes_in_every_form_into_the_zone_of_the_table() -> None:
     assert conformed(frame, TABLE)["at"].to_pylist() == [datetime(2025, 3, 31, 0, 30)]
 
 
-@pytest.mark.parametrize(("rows", "words"), [
-    ([], ["there are no rows"]),
-    ([{}], ["at is missing", "account is missing", "size is missing"]),
-    ([{**ROW, "size": "2.5", "colour": 1, "at": "soon"}],
-     ["size is to be a number (it is string)", "there is no column colour", "at is to be a time"]),
-    ([ROW, {**ROW, "size": None}], ["size is null in 1 of 2 rows"]),
-    ([{**ROW, "size": float("nan")}], ["size is null in 1 of 1 rows"]),
-    ([{**ROW, "size": True}], ["size is to be a number (it is bool)"]),
-    ([{**ROW, "account": 1.5}], ["account is to be text (it is double)"]),
-    ([{**ROW, "new": 1}], ["new is to be true or false"]),
-    ([{**ROW, "vector": [1]}], ["vector is to be a number"]),
-    ([{**ROW, "image": "?"}], ["image is to be bytes"]),
-    ([{**ROW, "note": "\ud800"}], ["note is to be text"]),
-    ([{**ROW, "at": 1.7e15}], ["at is to be a time"]),
-    ([{**ROW, "at": "0001-01-01T00:00:00"}], ["at is to be a time", "is not of a year from 1900 to 2200"]),
-    ([ROW, {**ROW, "at": "9999-12-31"}], ["9999-12-31 00:00:00 is not of a year from 1900 to 2200"]),
-    ([{**ROW, "size": [1]}, ROW], ["size is to be a number"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], ["there are no rows"]),
+        ([{}], ["at is missing", "account is missing", "size is missing"]),
+        (
+            [{**ROW, "size": "2.5", "colour": 1, "at": "soon"}],
+            ["size is to be a number (it is string)", "there is no column colour", "at is to be a time"],
+        ),
+        ([ROW, {**ROW, "size": None}], ["size is null in 1 of 2 rows"]),
+        ([{**ROW, "size": float("nan")}], ["size is null in 1 of 1 rows"]),
+        ([{**ROW, "size": True}], ["size is to be a number (it is bool)"]),
+        ([{**ROW, "account": 1.5}], ["account is to be text (it is double)"]),
+        ([{**ROW, "new": 1}], ["new is to be true or false"]),
+        ([{**ROW, "vector": [1]}], ["vector is to be a number"]),
+        ([{**ROW, "image": "?"}], ["image is to be bytes"]),
+        ([{**ROW, "note": "\ud800"}], ["note is to be text"]),
+        ([{**ROW, "at": 1.7e15}], ["at is to be a time"]),
+        (
+            [{**ROW, "at": "0001-01-01T00:00:00"}],
+            ["at is to be a time", "is not of a year from 1900 to 2200"],
+        ),
+        ([ROW, {**ROW, "at": "9999-12-31"}], ["9999-12-31 00:00:00 is not of a year from 1900 to 2200"]),
+        ([{**ROW, "size": [1]}, ROW], ["size is to be a number"]),
+    ],
+)
 def test_what_is_not_a_row_is_refused_in_one_sentence(rows: Any, words: list[str]) -> None:
     with pytest.raises(DataError) as refusal:
         conformed(rows, TABLE)

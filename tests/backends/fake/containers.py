@@ -33,18 +33,29 @@ class Container:
         disk = home.folder / f"serving{self.port}"
         disk.mkdir()
         environment = {
-            **home.image, **variables, "TMPDIR": str(disk), "AIP_MODE": "PREDICTION",
-            "AIP_HTTP_PORT": str(self.port), "AIP_HEALTH_ROUTE": self.health,
-            "AIP_PREDICT_ROUTE": self.predict, "AIP_STORAGE_URI": model.artifact_uri,
-            "AIP_ENDPOINT_ID": endpoint.rpartition("/")[2], "AIP_DEPLOYED_MODEL_ID": deployed.id,
-        }  # fmt: skip
+            **home.image,
+            **variables,
+            "TMPDIR": str(disk),
+            "AIP_MODE": "PREDICTION",
+            "AIP_HTTP_PORT": str(self.port),
+            "AIP_HEALTH_ROUTE": self.health,
+            "AIP_PREDICT_ROUTE": self.predict,
+            "AIP_STORAGE_URI": model.artifact_uri,
+            "AIP_ENDPOINT_ID": endpoint.rpartition("/")[2],
+            "AIP_DEPLOYED_MODEL_ID": deployed.id,
+        }
         command = [sys.executable if word == "python" else word for word in [*spec.command, *spec.args]]
         self.log: Path = home.folder / f"deployed{deployed.id}.log"
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                cwd=disk, start_new_session=True,
-            )  # fmt: skip
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=disk,
+                start_new_session=True,
+            )
 
     def ready(self) -> bool:
         """Whether it answers to the health check; Failed where it has ended."""
@@ -87,9 +98,10 @@ class Predictions:
         if pb.HasField("parameters"):
             body["parameters"] = json_format.MessageToDict(pb.parameters)
         answer = prediction_service.PredictResponse(
-            deployed_model_id=container.deployed.id, model=container.deployed.model.partition("@")[0],
+            deployed_model_id=container.deployed.id,
+            model=container.deployed.model.partition("@")[0],
             model_version_id=container.deployed.model.partition("@")[2],
-        )  # fmt: skip
+        )
         said = json.loads(container.ask(json.dumps(body).encode()))
         json_format.ParseDict({"predictions": said["predictions"]}, type(answer).pb(answer))
         return answer

@@ -76,9 +76,10 @@ class Endpoints:
         self.home.known(request.parent)
         wanted = filtered(request.filter)
         matching = [
-            served.endpoint for name, served in self.served.items()
+            served.endpoint
+            for name, served in self.served.items()
             if name.startswith(request.parent + "/") and wanted(served.endpoint)
-        ]  # fmt: skip
+        ]
         endpoints, token = page(matching, request)
         return endpoint_service.ListEndpointsResponse(endpoints=endpoints, next_page_token=token)
 

@@ -225,9 +225,13 @@ class Running:
         with log.open("ab") as output:
             return subprocess.Popen(
                 [*command, *container.args],
-                env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                cwd=disk, start_new_session=True,
-            )  # fmt: skip
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=disk,
+                start_new_session=True,
+            )
 
     def _kill(self, *, notice_s: float) -> None:
         """The end of the containers: asked if there is notice, then gone with all that is in them."""

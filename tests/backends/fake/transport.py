@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 SERVICES = ("job", "model", "endpoint", "prediction")
 OPERATIONS = ("get_operation", "list_operations")
 CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT, 403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND, 409: grpc.StatusCode.ABORTED,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED, 503: grpc.StatusCode.UNAVAILABLE,
-}  # fmt: skip
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.ABORTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
 
 
 def request_kind(service: str, method: str) -> Any:

@@ -20,11 +20,14 @@ def drawn(number: int, *, seed: int) -> NDArray[np.float64]:
     """Seconds that machines live, by the inverse of F at uniform draws."""
     chances = np.random.default_rng(seed).random(number)
     last = brentq(lambda hours: A * (1 - np.exp(-hours / TAU1) + np.exp((hours - B) / TAU2)) - 1.0, B, 2 * B)
-    return HOUR_S * np.array([
-        brentq(lambda hours, chance=chance: float(published_share_gone(hours)) - chance, 0.0, last)
-        if chance > A * np.exp(-B / TAU2) else 0.0
-        for chance in chances
-    ])  # fmt: skip
+    return HOUR_S * np.array(
+        [
+            brentq(lambda hours, chance=chance: float(published_share_gone(hours)) - chance, 0.0, last)
+            if chance > A * np.exp(-B / TAU2)
+            else 0.0
+            for chance in chances
+        ]
+    )
 
 
 def machine_time(lives_s: NDArray[np.float64], runs: Runs, *, replace_at_s: float) -> float:

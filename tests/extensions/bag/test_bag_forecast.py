@@ -12,9 +12,14 @@ from daybreak.extensions.spot.survival import PUBLISHED, Exponential
 HOUR_S = 3600.0
 KEPT = Reuse(num_runs=1000, replace_at_s=float("inf"))
 SAFE = BagScenario(
-    num_runs=12, num_needed=12, num_machines=4, durations_s=(100.0,), boot_s=10.0,
-    lifetime=Exponential(mean_s=1e12), reuse=KEPT,
-)  # fmt: skip
+    num_runs=12,
+    num_needed=12,
+    num_machines=4,
+    durations_s=(100.0,),
+    boot_s=10.0,
+    lifetime=Exponential(mean_s=1e12),
+    reuse=KEPT,
+)
 
 
 def test_without_losses_the_runs_follow_each_other() -> None:
@@ -33,9 +38,14 @@ def test_a_long_bag_takes_the_machine_time_of_the_formula() -> None:
     runs = Runs(run_s=HOUR_S, boot_s=300.0)
     rule = reuse(PUBLISHED, runs, num_runs=1000)
     setting = BagScenario(
-        num_runs=1000, num_needed=1000, num_machines=2, durations_s=(HOUR_S,), boot_s=300.0,
-        lifetime=PUBLISHED, reuse=rule,
-    )  # fmt: skip
+        num_runs=1000,
+        num_needed=1000,
+        num_machines=2,
+        durations_s=(HOUR_S,),
+        boot_s=300.0,
+        lifetime=PUBLISHED,
+        reuse=rule,
+    )
     formula_s = 1000 * paid_s(PUBLISHED, runs, num_runs=rule.num_runs)
     assert forecast(setting).machine_s.mean == pytest.approx(formula_s, rel=0.01)
 

@@ -33,9 +33,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def bag(url: str, *, save_s: float = 0.0) -> Bag:
     return Bag(
-        name="b", command=("true",), cwd="", num_runs=RUNS, num_needed=RUNS, save_s=save_s, url=url,
-        rental=Rental(machine="m"), until=datetime.now(UTC) + timedelta(minutes=2),
-    )  # fmt: skip
+        name="b",
+        command=("true",),
+        cwd="",
+        num_runs=RUNS,
+        num_needed=RUNS,
+        save_s=save_s,
+        url=url,
+        rental=Rental(machine="m"),
+        until=datetime.now(UTC) + timedelta(minutes=2),
+    )
 
 
 def seen_by(folder: Path, bag: Bag) -> BagFolder:

@@ -30,9 +30,15 @@ SLEEP = "sleep 0.4; echo {seed} >> {folder}/result"
 
 def bag(folder: Path, script: str, *, runs: int = 4, needed: int = 4, save_s: float = 0.0) -> Bag:
     return Bag(
-        name="b", command=("sh", "-c", script), cwd=str(folder), num_runs=runs, num_needed=needed,
-        save_s=save_s, rental=Rental(machine=LOCAL), until=datetime.now(UTC) + timedelta(minutes=2),
-    )  # fmt: skip
+        name="b",
+        command=("sh", "-c", script),
+        cwd=str(folder),
+        num_runs=runs,
+        num_needed=needed,
+        save_s=save_s,
+        rental=Rental(machine=LOCAL),
+        until=datetime.now(UTC) + timedelta(minutes=2),
+    )
 
 
 def dispatcher(folder: Path, bag: Bag, *, machines: int = 2, run_s: float = 0.0) -> Dispatcher:
@@ -157,8 +163,19 @@ def test_the_same_command_goes_on_where_a_killed_one_stopped(tmp_path: Path, num
     home.mkdir()
     (home / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: daybreak:Local\n")
     subprocess.run(["git", "init", "--quiet"], cwd=home, check=True)
-    words = [sys.executable, "-m", "daybreak", "bag", f"sh -c '{SLEEP}'",
-             "--runs", "8", "--machines", "2", "--name", "b"]  # fmt: skip
+    words = [
+        sys.executable,
+        "-m",
+        "daybreak",
+        "bag",
+        f"sh -c '{SLEEP}'",
+        "--runs",
+        "8",
+        "--machines",
+        "2",
+        "--name",
+        "b",
+    ]
     environment = {**os.environ, "DAYBREAK_HOME": str(home)}
     folder = home / "var/bags/b"
     # A shell's background job, which may have started this test, ignores Ctrl-C.

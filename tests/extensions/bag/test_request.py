@@ -112,9 +112,14 @@ def test_a_bag_whose_machines_meet_on_this_disk_goes_on_in_a_bucket_once_they_ha
 
 @pytest.mark.parametrize(
     ("wrong", "why"),
-    [({"num_needed": 11}, "11 of 10 runs"), ({"hours": 0.0}, "--hours"), ({"name": "../b"}, "not a name"),
-     ({"command": " "}, "is empty"), ({"command": "echo 'a"}, "No closing quotation.*check its quotes")],
-)  # fmt: skip
+    [
+        ({"num_needed": 11}, "11 of 10 runs"),
+        ({"hours": 0.0}, "--hours"),
+        ({"name": "../b"}, "not a name"),
+        ({"command": " "}, "is empty"),
+        ({"command": "echo 'a"}, "No closing quotation.*check its quotes"),
+    ],
+)
 def test_what_cannot_be_done_is_refused_with_what_to_do(wrong: dict[str, object], why: str) -> None:
     with pytest.raises(ParamsError, match=why):
         here(replace(ASKED, **wrong))

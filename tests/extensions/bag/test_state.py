@@ -10,14 +10,22 @@ NEVER = float("inf")
 
 def state(*events: tuple[str, str, dict[str, object]], runs: int = 3, needed: int = 3) -> BagState:
     each = BagState(num_runs=runs, num_needed=needed)
-    each.fold({"event": event, "lease": lease, "time": 1.0 + number, **facts}
-              for number, (event, lease, facts) in enumerate(events))  # fmt: skip
+    each.fold(
+        {"event": event, "lease": lease, "time": 1.0 + number, **facts}
+        for number, (event, lease, facts) in enumerate(events)
+    )
     return each
 
 
 def test_a_run_that_a_machine_took_with_it_is_run_again_first() -> None:
-    lost = state(("lease", "a", {}), ("begin", "a", {}), ("take", "a", {"seed": 0}),
-                 ("end", "a", {"state": "preempted"}), ("lease", "b", {}), ("begin", "b", {}))  # fmt: skip
+    lost = state(
+        ("lease", "a", {}),
+        ("begin", "a", {}),
+        ("take", "a", {"seed": 0}),
+        ("end", "a", {"state": "preempted"}),
+        ("lease", "b", {}),
+        ("begin", "b", {}),
+    )
     assert lost.next_seed("b", age_s=0.0, replace_at_s=NEVER) == 0
     assert len(lost.lost) == 1
 

@@ -33,11 +33,14 @@ from tests.training.recipes import recipe
 LAYERS: list[tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = [
     (nn.Conv2d, (7, 8), {"kernel_size": 3, "padding": 1}),
     (nn.Conv2d, (7, 6), {"kernel_size": 3, "stride": 2, "bias": False}),
-    (nn.Conv2d, (6, 7), {"kernel_size": (3, 2), "padding": (2, 3), "stride": (2, 1), "dilation": (1, 2),
-                         "groups": 2}),
+    (
+        nn.Conv2d,
+        (6, 7),
+        {"kernel_size": (3, 2), "padding": (2, 3), "stride": (2, 1), "dilation": (1, 2), "groups": 2},
+    ),
     (nn.Conv2d, (6, 6), {"kernel_size": 4, "padding": "same", "padding_mode": "reflect"}),
     (nn.Conv1d, (17,), {"kernel_size": 5, "padding": 4, "stride": 3}),
-]  # fmt: skip
+]
 
 
 def layer(kind: type[nn.Module], sizes: tuple[int, ...], options: dict[str, Any]) -> tuple[Any, Tensor]:
@@ -219,18 +222,20 @@ def test_precision_falls_smoothly_over_the_full_range_of_rates(sizes):
         made = (
             plain(signal, weight, padding=2)
             if rate is None
-            else convolve(
-                signal, weight, stride=once, padding=same, dilation=once, groups=1, rate=rate
-            )
-        )  # fmt: skip
+            else convolve(signal, weight, stride=once, padding=same, dilation=once, groups=1, rate=rate)
+        )
         return made.detach(), torch.autograd.grad(made, signal, upstream)[0]
 
     rates, exact = torch.arange(0, 1, 0.02).double(), values(None)
-    errors = torch.tensor([
-        [float((own - other).square().sum() / other.square().sum())
-         for own, other in zip(values(float(rate)), exact, strict=True)]
-        for rate in rates
-    ])  # fmt: skip
+    errors = torch.tensor(
+        [
+            [
+                float((own - other).square().sum() / other.square().sum())
+                for own, other in zip(values(float(rate)), exact, strict=True)
+            ]
+            for rate in rates
+        ]
+    )
     steps = errors.diff(dim=0)
     assert errors[0].max() < 1e-25
     assert steps.min() >= -1e-12

@@ -48,10 +48,12 @@ SHOP = COMMON.format(days=6) + (
     "source: {use: 'tests.extensions.erasure.homes:NamedShop'}\n"
 )
 STAGES = {
-    "open": ["data/champion"], "ingest": ["data/raw"],
-    "validate": ["data/clean", "data/quarantine", "data/figures"], "prepare": ["data/arrays"],
+    "open": ["data/champion"],
+    "ingest": ["data/raw"],
+    "validate": ["data/clean", "data/quarantine", "data/figures"],
+    "prepare": ["data/arrays"],
     "train": ["data/run/model"],
-}  # fmt: skip
+}
 TODAY = date(2026, 3, 6)
 
 
@@ -59,8 +61,9 @@ class NamedPayments(Payments):
     """Payments whose accounts have names that nothing else is called by."""
 
     def __init__(self) -> None:
-        super().__init__(start="2026-02-01", today=str(TODAY), rows_per_day=120, num_accounts=12,
-                         fraud_share=0.1)  # fmt: skip
+        super().__init__(
+            start="2026-02-01", today=str(TODAY), rows_per_day=120, num_accounts=12, fraud_share=0.1
+        )
 
     def fetch(self, day: date, folder: Path) -> None:
         super().fetch(day, folder)
@@ -71,8 +74,9 @@ class NamedShop(Shop):
     """A shop whose customers have names that nothing else is called by."""
 
     def __init__(self) -> None:
-        super().__init__(start="2026-02-01", today=str(TODAY), num_customers=30, num_items=20,
-                         orders_per_day=20)  # fmt: skip
+        super().__init__(
+            start="2026-02-01", today=str(TODAY), num_customers=30, num_items=20, orders_per_day=20
+        )
 
     def fetch(self, day: date, folder: Path) -> None:
         super().fetch(day, folder)
@@ -130,21 +134,37 @@ def promote(loaded: Params) -> None:
     digest = records.digest(MODEL)
     snapshots.record(Home.here(), "train")
     plan = Plan(
-        rental=Rental(machine="local"), batch_size=8, micro_batch_size=8, num_samples=10,
-        checkpoint_every_s=10, expected_s=20, expected_usd=0, interval=(15, 25), fallbacks=(),
-        runner_up="none", tuning=Tuning(num_loaders=1),
-    )  # fmt: skip
+        rental=Rental(machine="local"),
+        batch_size=8,
+        micro_batch_size=8,
+        num_samples=10,
+        checkpoint_every_s=10,
+        expected_s=20,
+        expected_usd=0,
+        interval=(15, 25),
+        fallbacks=(),
+        runner_up="none",
+        tuning=Tuning(num_loaders=1),
+    )
     training = Training(
-        model_digest=digest, num_samples=10, num_updates=1, num_restarts=0, elapsed_s=1, cost_usd=0,
+        model_digest=digest,
+        num_samples=10,
+        num_updates=1,
+        num_restarts=0,
+        elapsed_s=1,
+        cost_usd=0,
         stopped_by="finished",
-    )  # fmt: skip
+    )
     for record in (plan, training, make_evaluation(digest)):
         records.write(record, records.RUN)
     version, serving = register_night(), ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     verdict = Verdict(
-        action="promote", champion=serving.version if serving else 0, challenger=version.number,
-        num_samples=10, reason="first",
-    )  # fmt: skip
+        action="promote",
+        champion=serving.version if serving else 0,
+        challenger=version.number,
+        num_samples=10,
+        reason="first",
+    )
     records.write(verdict, records.RUN)
     promote_night()
 

@@ -209,9 +209,20 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     log = open_log(f"sqlite:///{fraud / 'var' / 'serving.db'}")
     for number, name in enumerate((unit, other)):
         log.expose(
-            Exposure(id=str(number), time=1, experiment="", unit=log.unit_of(name), arm="champion", version=1,
-                     share=0, propensity=1, items=(), latency_s=0, predicted='{"prediction": [0.5]}')
-        )  # fmt: skip
+            Exposure(
+                id=str(number),
+                time=1,
+                experiment="",
+                unit=log.unit_of(name),
+                arm="champion",
+                version=1,
+                share=0,
+                propensity=1,
+                items=(),
+                latency_s=0,
+                predicted='{"prediction": [0.5]}',
+            )
+        )
     log.close()
     before, tip = homes.places_of(unit, fraud), branch.ledger_tip(Home.here())
     assert {path.split("/")[0] for path in before} >= {".dvc", "nights", "var", "predicted.csv"}

@@ -27,9 +27,17 @@ FIRST = date(2024, 1, 1)
 DAYS, WIDTH = "prepare.window_days", "workload.width"
 DATASET = Dataset(digest="d.dir", num_samples=1000, num_bytes=1, first_day=FIRST, last_day=FIRST)
 PLAN = Plan(
-    rental=Rental(machine="local"), batch_size=64, micro_batch_size=64, num_samples=3000,
-    checkpoint_every_s=60, expected_s=100, expected_usd=0, interval=(90, 120), fallbacks=(), runner_up="none",
-)  # fmt: skip
+    rental=Rental(machine="local"),
+    batch_size=64,
+    micro_batch_size=64,
+    num_samples=3000,
+    checkpoint_every_s=60,
+    expected_s=100,
+    expected_usd=0,
+    interval=(90, 120),
+    fallbacks=(),
+    runner_up="none",
+)
 
 
 def choosing(home: Path, choices: str, commit) -> None:
@@ -43,15 +51,24 @@ def closed(pattern: Night, key: str, values: Sequence[int], *, worth: float) -> 
     """Closes a night for each value; every value but the first adds `worth` to the score."""
     for number, value in enumerate(values):
         opened = replace(
-            pattern, id=f"night-{number}", previous=branch.ledger_tip(Home.here()),
+            pattern,
+            id=f"night-{number}",
+            previous=branch.ledger_tip(Home.here()),
             started_at=pattern.started_at + timedelta(days=number),
             chosen=pattern.chosen and replace(pattern.chosen, values={**pattern.chosen.values, key: value}),
-        )  # fmt: skip
+        )
         training = Training(
-            model_digest="m.dir", num_samples=3000, num_updates=47, num_restarts=0, elapsed_s=60, cost_usd=0,
-            stopped_by="finished", noise_scale=1e3, warm=False,
+            model_digest="m.dir",
+            num_samples=3000,
+            num_updates=47,
+            num_restarts=0,
+            elapsed_s=60,
+            cost_usd=0,
+            stopped_by="finished",
+            noise_scale=1e3,
+            warm=False,
             ended_at=opened.started_at + timedelta(minutes=10),
-        )  # fmt: skip
+        )
         score = 0.3 + worth * (value != values[0]) + 0.001 * (number % 3)
         evaluation = Evaluation(
             model_digest="m.dir", data_digest="d.dir", num_samples=90, metrics={"score": score}, slices=()
@@ -109,8 +126,9 @@ def test_days_that_paid_in_the_ledger_are_written_to_the_params_of_the_night_unl
     give_up_nights(repository)
     as_before, loaded = opened(repository, 22, set=[f"{DAYS}=30"])
     assert (loaded.prepare.window_days, chosen_of(as_before).reason) == (
-        30, "prepare.window_days is 30, as a person set it",
-    )  # fmt: skip
+        30,
+        "prepare.window_days is 30, as a person set it",
+    )
     give_up_nights(repository)
     cheapest, loaded = opened(repository, 23, set=["plan.objective=cost"])
     assert (loaded.prepare.window_days, cheapest.chosen) == (30, None)

@@ -68,17 +68,30 @@ def test_too_few_nights_tell_nothing():
 
 def test_only_nights_that_began_alike_with_a_like_model_on_a_known_length_count():
     def night(**changes) -> Reached:
-        facts = {"batch_size": 64, "num_samples": 2000, "noise_scale": 1e3, "score": 0.3, "size": 0.3,
-                 "flops_per_sample": 1e8, "warm": False}  # fmt: skip
+        facts = {
+            "batch_size": 64,
+            "num_samples": 2000,
+            "noise_scale": 1e3,
+            "score": 0.3,
+            "size": 0.3,
+            "flops_per_sample": 1e8,
+            "warm": False,
+        }
         return Reached(**facts | changes)
 
     others = [
-        night(warm=True), night(warm=None), night(flops_per_sample=2e8), night(num_samples=2470),
+        night(warm=True),
+        night(warm=None),
+        night(flops_per_sample=2e8),
+        night(num_samples=2470),
         night(num_samples=40_000),
-    ]  # fmt: skip
+    ]
     larger = night(batch_size=1000, num_samples=round(2000 * 2000 / 1064))  # equal progress in larger batches
     curve = learning_curve(
         [*others, night(), larger, night(num_samples=1010)],
-        warm=False, flops_per_sample=1e8, num_samples=1000, batch_size=64,
-    )  # fmt: skip
+        warm=False,
+        flops_per_sample=1e8,
+        num_samples=1000,
+        batch_size=64,
+    )
     assert curve.levels == (2.0, 2.0, 1.0)

@@ -22,9 +22,12 @@ from tests.planning.jobs import DATASET, STARTED, night, profile
 PROFILE = profile(step_s=0.5)
 CAP_USD = 10.0
 TOLD = PlanParams(
-    machines=("g2-standard-4", "g2-standard-24"), max_machines=4, batch_sizes=(128, 256, 512), spot=False,
+    machines=("g2-standard-4", "g2-standard-24"),
+    max_machines=4,
+    batch_sizes=(128, 256, 512),
+    spot=False,
     explore_usd=CAP_USD,
-)  # fmt: skip
+)
 PARAMS = Params(
     **dict.fromkeys(("source", "workload", "backend"), "some.module:Class"),
     plan=TOLD,
@@ -52,9 +55,13 @@ class World:
         """What so many samples take."""
         machine = next(m for m in rented() if (m.name, m.region) == (way.rental.machine, way.rental.region))
         timed = update(
-            PROFILE, machine, measured=local(PROFILE, today=night().day),
-            num_machines=way.rental.num_machines, batch_size=way.batch_size, num_workers=machine.num_workers,
-        )  # fmt: skip
+            PROFILE,
+            machine,
+            measured=local(PROFILE, today=night().day),
+            num_machines=way.rental.num_machines,
+            batch_size=way.batch_size,
+            num_workers=machine.num_workers,
+        )
         assert timed
         times = self.machine_times if machine.name == "g2-standard-24" else 1.0
         return num_samples / way.batch_size * timed.seconds * times
@@ -70,17 +77,26 @@ def run(world: World, repository: Path, *, count: int, hours: float = 18) -> lis
     plans = []
     for number in range(count):
         tonight = replace(
-            night(), id=f"night-{number}", started_at=STARTED + timedelta(days=number), code_commit=code,
+            night(),
+            id=f"night-{number}",
+            started_at=STARTED + timedelta(days=number),
+            code_commit=code,
             train_until=STARTED + timedelta(days=number, hours=hours),
-            decide_until=STARTED + timedelta(days=number, hours=24), previous=branch.ledger_tip(Home.here()),
-        )  # fmt: skip
+            decide_until=STARTED + timedelta(days=number, hours=24),
+            previous=branch.ledger_tip(Home.here()),
+        )
         made = plan(Home.here(), tonight, DATASET, PROFILE, None, backend=ScriptedBackend(), params=PARAMS)
         seconds = world.seconds(made, made.num_samples)
         trained = Training(
-            model_digest="d", num_samples=made.num_samples, num_restarts=0, stopped_by="finished",
-            num_updates=math.ceil(made.num_samples / made.batch_size), elapsed_s=seconds + 3, start_s=300.0,
+            model_digest="d",
+            num_samples=made.num_samples,
+            num_restarts=0,
+            stopped_by="finished",
+            num_updates=math.ceil(made.num_samples / made.batch_size),
+            elapsed_s=seconds + 3,
+            start_s=300.0,
             cost_usd=world.usd(made, made.num_samples),
-        )  # fmt: skip
+        )
         score = 0.3 + 0.02 * math.log(made.num_samples / DATASET.num_samples / world.needed(made.batch_size))
         evaluated = Evaluation(
             model_digest="d", data_digest="d", num_samples=9, metrics={"score": score}, slices=()

@@ -20,11 +20,16 @@ def nights(*epochs: float, worth: float = 0.02, warm: bool = False) -> list[Reac
     noise = 0.003 * np.random.default_rng(3).normal(size=len(epochs))
     return [
         Reached(
-            batch_size=256, num_samples=round(each * EPOCH), noise_scale=1e3, flops_per_sample=1e8, size=0.3,
-            score=0.3 + worth * np.log2(each) + more, warm=warm,
+            batch_size=256,
+            num_samples=round(each * EPOCH),
+            noise_scale=1e3,
+            flops_per_sample=1e8,
+            size=0.3,
+            score=0.3 + worth * np.log2(each) + more,
+            warm=warm,
         )
         for each, more in zip(epochs, noise, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def planned(
@@ -33,9 +38,14 @@ def planned(
     params = PlanParams(objective=objective, machines=("local",), **params)
     sections = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
     return plan(
-        night(hours=hours, budget_usd=budget_usd), DATASET, profile(), None, sections,
-        available=EVERYTHING, known=CostCalibration(reached=reached),
-    )  # fmt: skip
+        night(hours=hours, budget_usd=budget_usd),
+        DATASET,
+        profile(),
+        None,
+        sections,
+        available=EVERYTHING,
+        known=CostCalibration(reached=reached),
+    )
 
 
 PAYS = nights(*(1, 2, 1, 4) * 3)

@@ -24,16 +24,30 @@ WINDOW: Choices = {DAYS: (30, 60, 120)}
 TWO: Choices = {DAYS: (30, 60)}
 BOTH: Choices = {DAYS: (30, 60), WIDTH: (64, 128)}
 TONIGHT = Tonight(
-    values={DAYS: 30}, set_by_person=frozenset(), serving={}, rest="the same", warm=False, passes=2,
-    hours=10, budget_usd=10, left_usd=5,
-)  # fmt: skip
+    values={DAYS: 30},
+    set_by_person=frozenset(),
+    serving={},
+    rest="the same",
+    warm=False,
+    passes=2,
+    hours=10,
+    budget_usd=10,
+    left_usd=5,
+)
 Worth = Callable[[Mapping[str, int]], float]
 
 
 def history(
-    num_nights: int, worth: Worth, *, choices: Choices = WINDOW, tonight: Tonight = TONIGHT, seed: int = 0,
-    trend: float = 0.0, hours: Worth = lambda values: 1.0, usd: Worth = lambda values: 1.0,
-) -> list[QualityNight]:  # fmt: skip
+    num_nights: int,
+    worth: Worth,
+    *,
+    choices: Choices = WINDOW,
+    tonight: Tonight = TONIGHT,
+    seed: int = 0,
+    trend: float = 0.0,
+    hours: Worth = lambda values: 1.0,
+    usd: Worth = lambda values: 1.0,
+) -> list[QualityNight]:
     """Nights whose values are chosen by those before, with noise that is alike from night to night."""
     rng, error = np.random.default_rng(seed), 0.0
     past: list[QualityNight] = []
@@ -42,10 +56,14 @@ def history(
         error = 0.3 * error + rng.standard_t(4) / 2**0.5
         past.append(
             QualityNight(
-                chosen=chosen, passes=tonight.passes, warm=tonight.warm, usd=usd(chosen.values),
-                score=0.3 + worth(chosen.values) + 0.01 * error + trend * number, hours=hours(chosen.values),
+                chosen=chosen,
+                passes=tonight.passes,
+                warm=tonight.warm,
+                usd=usd(chosen.values),
+                score=0.3 + worth(chosen.values) + 0.01 * error + trend * number,
+                hours=hours(chosen.values),
             )
-        )  # fmt: skip
+        )
     return past
 
 
@@ -106,9 +124,13 @@ def test_where_nothing_is_gained_a_larger_value_is_bought_in_at_most_five_of_a_h
 
 def test_nothing_is_tried_without_dollars_for_it_nor_beyond_hours_budget_and_what_is_left():
     for changes, stays in (
-        ({"left_usd": 0}, True), ({"left_usd": 0.9}, True), ({"left_usd": 1.1}, False),
-        ({"hours": 1.9}, True), ({"hours": 2.1}, False), ({"budget_usd": 1.9}, True),
-    ):  # fmt: skip
+        ({"left_usd": 0}, True),
+        ({"left_usd": 0.9}, True),
+        ({"left_usd": 1.1}, False),
+        ({"hours": 1.9}, True),
+        ({"hours": 2.1}, False),
+        ({"budget_usd": 1.9}, True),
+    ):
         days = of(DAYS, history(6, by_days, tonight=replace(TONIGHT, **changes)))
         assert (days == [30] * 6) == stays, changes
     wide = replace(TONIGHT, values={WIDTH: 64}, hours=3.9)  # twice the width may take four times as long
@@ -171,18 +193,20 @@ def test_a_person_comes_before_the_choice_and_other_nights_tell_nothing():
 
 def test_a_night_that_tries_a_value_tries_no_more_samples_and_its_plan_says_what_it_pays_to_learn():
     params = PlanParams(
-        objective="quality", machines=("g2-standard-4",), quality_choices=WINDOW, explore_usd=50,
-        regions=("us-central1",), spot=False,
-    )  # fmt: skip
+        objective="quality",
+        machines=("g2-standard-4",),
+        quality_choices=WINDOW,
+        explore_usd=50,
+        regions=("us-central1",),
+        spot=False,
+    )
     sections = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
     lengths = nights(*(1, 2, 1, 4) * 3)
 
     def planned(chosen: Chosen, values: Mapping[str, int]):
         tonight = replace(night(), chosen=chosen)
         known = CostCalibration(reached=[replace(each, values=values) for each in lengths])
-        made = plan(
-            tonight, DATASET, profile(), None, sections, available=EVERYTHING, known=known
-        )  # fmt: skip
+        made = plan(tonight, DATASET, profile(), None, sections, available=EVERYTHING, known=known)
         return made, rationale(made, tonight)
 
     usual, _ = planned(Chosen(values={DAYS: 30}, rest=""), {DAYS: 60})

@@ -40,9 +40,12 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name / "params.yaml").write_text(f"{PARAMS}register: {{name: {name}}}\n")
         folder = tmp_path / name / "nights" / "one"
         open_night = replace(
-            night(), id="one", started_at=now, train_until=now + timedelta(hours=18),
+            night(),
+            id="one",
+            started_at=now,
+            train_until=now + timedelta(hours=18),
             decide_until=now + timedelta(hours=20),
-        )  # fmt: skip
+        )
         for record in (open_night, DATASET, profile(step_s=1e-2)):
             records.write(record, folder / records.RUN)
         (folder / "params.yaml").write_text((tmp_path / name / "params.yaml").read_text())

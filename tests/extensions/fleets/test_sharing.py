@@ -25,9 +25,14 @@ def demand(model: str, *ways: Way, hours: float = 24, **given: float) -> Evening
 
 
 ways = st.builds(
-    way, st.sampled_from(["a", "b"]), st.integers(1, 2), st.floats(0.1, 5), st.floats(0.1, 9),
-    busy=st.floats(0.2, 1), memory=st.floats(0.2, 1),
-)  # fmt: skip
+    way,
+    st.sampled_from(["a", "b"]),
+    st.integers(1, 2),
+    st.floats(0.1, 5),
+    st.floats(0.1, 9),
+    busy=st.floats(0.2, 1),
+    memory=st.floats(0.2, 1),
+)
 evenings = st.lists(st.lists(ways, min_size=1, max_size=4), min_size=1, max_size=5).map(
     lambda all_of: [demand(f"m{number}", *each) for number, each in enumerate(all_of)]
 )

@@ -30,15 +30,17 @@ def sales() -> pa.Table:
     draws = np.random.default_rng(0)
     seconds = np.sort(draws.integers(0, NUM_DAYS * 86_400, NUM_DAYS * 80))
     city = draws.integers(0, len(CITIES), len(seconds))
-    return pa.table({
-        "sold_at": [FIRST + timedelta(seconds=int(each)) for each in seconds],
-        "city": [CITIES[each] for each in city],
-        "shop_id": draws.integers(1, 6, len(seconds)),
-        "amount": [
-            temperature(int(each) // 3600, of) + draws.normal()
-            for each, of in zip(seconds, city, strict=True)
-        ],
-    })  # fmt: skip
+    return pa.table(
+        {
+            "sold_at": [FIRST + timedelta(seconds=int(each)) for each in seconds],
+            "city": [CITIES[each] for each in city],
+            "shop_id": draws.integers(1, 6, len(seconds)),
+            "amount": [
+                temperature(int(each) // 3600, of) + draws.normal()
+                for each, of in zip(seconds, city, strict=True)
+            ],
+        }
+    )
 
 
 def temperature(hour: int, city: int) -> float:
@@ -47,11 +49,13 @@ def temperature(hour: int, city: int) -> float:
 
 def weather(*, place: str = "city", cities: list[str] = CITIES) -> pa.Table:
     hours = range(-5, NUM_DAYS * 24 + 5)
-    return pa.table({
-        "at": [FIRST + timedelta(hours=hour) for hour in hours for _ in cities],
-        place: [city for _ in hours for city in cities],
-        "celsius": [temperature(hour, city) for hour in hours for city in range(len(cities))],
-    })  # fmt: skip
+    return pa.table(
+        {
+            "at": [FIRST + timedelta(hours=hour) for hour in hours for _ in cities],
+            place: [city for _ in hours for city in cities],
+            "celsius": [temperature(hour, city) for hour in hours for city in range(len(cities))],
+        }
+    )
 
 
 def delivered(folder: Path, **tables: pa.Table) -> Path:
@@ -80,9 +84,13 @@ def test_sales_get_the_newest_weather_of_their_city_and_none_of_a_later_hour(tmp
     assert made.plug["tables"] == {
         "weather": {
             "rows": {"use": "daybreak:Files", "url": f"{tmp_path}/data/weather", "cut_by": "at"},
-            "time": "at", "key": ["city"], "columns": ["celsius"], "max_age_hours": 3, "known_after_hours": 0,
+            "time": "at",
+            "key": ["city"],
+            "columns": ["celsius"],
+            "max_age_hours": 3,
+            "known_after_hours": 0,
         }
-    }  # fmt: skip
+    }
     assert made.table.columns["celsius"] == Float(nullable=True)
     rows = fetched(made, tmp_path)
     hours = [(at - FIRST) // timedelta(hours=1) for at in rows["sold_at"].to_pylist()]
@@ -154,8 +162,11 @@ def test_figures_of_a_day_count_once_it_is_over_and_a_later_time_goes_before(tmp
 
 def test_two_tables_that_have_the_label_are_asked_about(tmp_path: Path) -> None:
     returns = sales().append_column("reason", pa.array(["torn", "late"] * (NUM_DAYS * 40)))
-    folder = delivered(tmp_path, sales=sales(), returns=returns.rename_columns(
-        ["returned_at", "place", "till", "amount", "reason"]))  # fmt: skip
+    folder = delivered(
+        tmp_path,
+        sales=sales(),
+        returns=returns.rename_columns(["returned_at", "place", "till", "amount", "reason"]),
+    )
     with pytest.raises(ParamsError, match=r"returns and sales have .*; say .* --table returns"):
         found(folder)
     made = found(folder, table="sales")

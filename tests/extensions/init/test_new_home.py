@@ -94,9 +94,15 @@ def test_a_home_of_payments_is_complete_and_committed(
     assert table.time == "time" and table.unit == "account"
     assert table.label and (table.label.column, table.label.ripe_after) == ("is_fraud", days(14))
     assert table.columns == {
-        "payment": Id(), "account": Id(), "amount": Float(), "shop": Category(nullable=True),
-        "country": Category(), "online": Bool(), "time": Time(), "is_fraud": Int(min=0, max=1, nullable=True),
-    }  # fmt: skip
+        "payment": Id(),
+        "account": Id(),
+        "amount": Float(),
+        "shop": Category(nullable=True),
+        "country": Category(),
+        "online": Bool(),
+        "time": Time(),
+        "is_fraud": Int(min=0, max=1, nullable=True),
+    }
     loaded = params.load(folder)
     assert loaded.register_.name == "card-fraud" and loaded.gate.margin is None
     assert loaded.ingest.late_days == 21
@@ -113,21 +119,30 @@ def test_a_number_from_csv_gets_a_squared_error_and_typed_columns(
 ) -> None:
     rng = np.random.default_rng(0)
     num = 2000
-    rows = pa.table({
-        "when": [f"{1 + n * 28 // num:02}/02/2025 {n % 24:02}:30" for n in range(num)],
-        "code": [f"{n % 7:03}" for n in range(num)],
-        "size": rng.gamma(2, 2, num), "pieces": rng.integers(0, 50, num),
-        "note": [f"this is what number {n} says about it all" for n in range(num)],
-        "user_id": rng.integers(0, 10**6, num), "price": rng.normal(0, 3, num),
-        "nothing": pa.nulls(num, pa.string()),
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            "when": [f"{1 + n * 28 // num:02}/02/2025 {n % 24:02}:30" for n in range(num)],
+            "code": [f"{n % 7:03}" for n in range(num)],
+            "size": rng.gamma(2, 2, num),
+            "pieces": rng.integers(0, 50, num),
+            "note": [f"this is what number {n} says about it all" for n in range(num)],
+            "user_id": rng.integers(0, 10**6, num),
+            "price": rng.normal(0, 3, num),
+            "nothing": pa.nulls(num, pa.string()),
+        }
+    )
     pyarrow.csv.write_csv(rows, tmp_path / "sales.csv")
     options = survey.Options(label="price")
     made = new_home.write(tmp_path / "sales", str(tmp_path / "sales.csv"), options)
     assert made.table.columns == {
-        "when": Time(), "code": Category(), "size": Float(), "pieces": Int(min=0), "note": Text(),
-        "user_id": Id(), "price": Float(),
-    }  # fmt: skip
+        "when": Time(),
+        "code": Category(),
+        "size": Float(),
+        "pieces": Int(min=0),
+        "note": Text(),
+        "user_id": Id(),
+        "price": Float(),
+    }
     assert left_out(made) == {"nothing": "no: null in all rows"} and made.plug["time"] == "%d/%m/%Y %H:%M"
     assert formatted(tmp_path / "sales/sales.py")
     assert [note for note in made.notes if "try" in note] == []
@@ -180,9 +195,12 @@ def test_a_key_that_no_line_of_some_days_has_is_null_there(tmp_path: Path) -> No
         (tmp_path / f"2025-01-0{day}.jsonl").write_text(text)
     made = survey.survey(f"{tmp_path}/{{day}}.jsonl", survey.Options(label="y"))
     assert made.table.columns == {
-        "t": Time(), "x": Float(min=0), "y": Int(min=0, max=1, nullable=True),
-        "coupon": Category(nullable=True), "pieces": Int(nullable=True),
-    }  # fmt: skip
+        "t": Time(),
+        "x": Float(min=0),
+        "y": Int(min=0, max=1, nullable=True),
+        "coupon": Category(nullable=True),
+        "pieces": Int(nullable=True),
+    }
     assert made.table.label and made.table.label.ripe_after == days(1)
     assert (made.nulls, made.ranges["pieces"]) == ({"coupon": 1, "pieces": 1}, (3, 3))
 
@@ -236,8 +254,10 @@ def test_the_dialect_of_older_csv_is_known_where_the_newest_file_is_parquet(tmp_
     as_parquet(pa.table(of_day(2)), tmp_path / "2025-01-03")
     seen = survey.survey(str(tmp_path), survey.Options(time="t", label="y"))
     assert {key: seen.plug[key] for key in ("delimiter", "decimal", "time")} == {
-        "delimiter": ";", "decimal": ",", "time": "%d/%m/%Y %H:%M",
-    }  # fmt: skip
+        "delimiter": ";",
+        "decimal": ",",
+        "time": "%d/%m/%Y %H:%M",
+    }
     assert seen.table.columns["amount"].kind == "float"
 
 
@@ -777,9 +797,10 @@ def files_of_days(folder: Path, change: dict[int, Callable[[pd.DataFrame], pd.Da
         frame = pd.DataFrame(
             {
                 "time": [f"{day} {hour:02}:00:00" for hour in range(24)],
-                "amount": np.arange(24) + 0.5, "label": random.permutation([0, 1] * 12),
+                "amount": np.arange(24) + 0.5,
+                "label": random.permutation([0, 1] * 12),
             }
-        )  # fmt: skip
+        )
         change.get(n, lambda frame: frame)(frame).to_csv(folder / f"{day}.csv", index=False)
     return folder
 
@@ -843,10 +864,12 @@ def delivered(folder: Path, num_days: int, num_rows: int = 60, **columns: Callab
         times = [day + timedelta(minutes=int(minute)) for minute in np.sort(draw.integers(0, 1440, num_rows))]
         others = {name: values(number) for name, values in columns.items()}
         given = {
-            "time": times, "account": [f"A{n}" for n in draw.integers(0, 55, num_rows)],
-            "amount": draw.lognormal(3, 1, num_rows).round(2), "label": draw.integers(0, 2, num_rows),
+            "time": times,
+            "account": [f"A{n}" for n in draw.integers(0, 55, num_rows)],
+            "amount": draw.lognormal(3, 1, num_rows).round(2),
+            "label": draw.integers(0, 2, num_rows),
             **others,
-        }  # fmt: skip
+        }
         pq.write_table(pa.table(given), folder / f"{day:%Y-%m-%d}.parquet")
     return str(folder)
 

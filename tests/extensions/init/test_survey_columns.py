@@ -31,10 +31,14 @@ def note_of(column: AnyColumn, values: list[object], **table: object) -> ColumnN
         (Id(), [f"i{n}" for n in range(NUM)], "40, as i0, i1, i2", "no: an id, 40 values"),
         (Time(), TIMES, "2025-03-03 to 2025-03-04", "no: a second time"),
         (Bytes(), [b"x"] * NUM, "", "no: bytes"),
-        (Text(), [f"so it is {n}" for n in range(NUM)], "40, as so it is 0, so it is 1, so it is 2",
-         "yes, its length alone"),
+        (
+            Text(),
+            [f"so it is {n}" for n in range(NUM)],
+            "40, as so it is 0, so it is 1, so it is 2",
+            "yes, its length alone",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_column_is_shown_with_its_values_and_whether_the_model_sees_it(
     column: AnyColumn, values: list[object], shown: str, use: str
 ) -> None:

@@ -80,16 +80,19 @@ def test_a_column_that_does_not_follow_the_calendar_keeps_its_limits(column: obj
 
 
 def test_days_of_few_rows_have_no_limit_of_drift_and_days_of_many_have_one() -> None:
-    limits = {num: survey_days.drift_limits(history(29, lambda n, num=num: draw(n, num)), table_of(Float()))
-              for num in (1, 20, 400)}  # fmt: skip
+    limits = {
+        num: survey_days.drift_limits(history(29, lambda n, num=num: draw(n, num)), table_of(Float()))
+        for num in (1, 20, 400)
+    }
     assert limits[1]["x"] is None
     assert 0.55 <= (limits[20]["x"] or 0) < 0.95
     assert limits[400]["x"] == 0.2
 
 
 def test_a_column_whose_days_are_as_far_apart_as_can_be_has_no_limit_of_drift() -> None:
-    far = survey_days.drift_limits(history(29, lambda n: [v + 9 * (n // 7) for v in draw(n, 400)]),
-                                   table_of(Float()))  # fmt: skip
+    far = survey_days.drift_limits(
+        history(29, lambda n: [v + 9 * (n // 7) for v in draw(n, 400)]), table_of(Float())
+    )
     assert far["x"] is None and far[drift.ROWS] == 0.2
 
 
@@ -133,8 +136,10 @@ def test_days_are_held_out_by_the_number_of_the_rarer_label(
 def test_days_are_held_out_until_there_are_units_enough_for_a_verdict() -> None:
     parts = history(20, lambda n: draw(n, 6), y=lambda n: [0, 1] * 3)
     assert survey_days.test_days(parts, table_of(Float()), of_classes=True) == 5  # 30 rows
-    named = {day: part.set_column(3, "u", [[f"{n // 2} {k}" for k in range(6)]])
-             for n, (day, part) in enumerate(parts.items())}  # fmt: skip
+    named = {
+        day: part.set_column(3, "u", [[f"{n // 2} {k}" for k in range(6)]])
+        for n, (day, part) in enumerate(parts.items())
+    }
     assert survey_days.test_days(named, table_of(Float(), unit="u"), of_classes=True) == 9  # 6 units in two
 
 

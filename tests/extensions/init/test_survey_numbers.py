@@ -24,8 +24,10 @@ def written(folder: Path, *, sign: str = ",", **columns: list[str]) -> str:
     texts = {"t": ["2025-01-01", "2025-01-02"], **columns}
     lines = [sign.join([*texts, "y"])]
     for n in range(NUM):
-        values = [values[n * len(values) // NUM if name == "t" else n % len(values)]
-                  for name, values in texts.items()]  # fmt: skip
+        values = [
+            values[n * len(values) // NUM if name == "t" else n % len(values)]
+            for name, values in texts.items()
+        ]
         lines.append(sign.join(f'"{value}"' for value in [*values, str(n % 2)]))
     (folder / "a.csv").write_text("\n".join(lines))
     return str(folder / "a.csv")
@@ -110,8 +112,13 @@ def test_a_comma_that_may_be_either_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_numbers_in_texts_of_a_typed_source_are_numbers_where_no_code_is_written_so(tmp_path: Path) -> None:
-    rows = {"t": pa.array(range(NUM), pa.timestamp("s")), "y": [0, 1] * 20, "code": ["12", "7"] * 20,
-            "paid": ["$1.50", "$2"] * 20, "gap": ["NA", "3"] * 20}  # fmt: skip
+    rows = {
+        "t": pa.array(range(NUM), pa.timestamp("s")),
+        "y": [0, 1] * 20,
+        "code": ["12", "7"] * 20,
+        "paid": ["$1.50", "$2"] * 20,
+        "gap": ["NA", "3"] * 20,
+    }
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
     columns = survey(str(tmp_path / "a.parquet")).table.columns
     assert (columns["code"], columns["paid"]) == (Category(), Float(symbol="$"))

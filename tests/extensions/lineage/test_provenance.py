@@ -65,8 +65,9 @@ def test_who_used_a_day_names_those_that_trained_and_those_that_judged_on_it(
 ) -> None:
     uses = provenance.who_used(Home.here(), "2022-03-01")
     assert [(use.night, use.how) for use in uses[:2]] == [
-        ("2022-03-01", "was judged on it"), ("2022-03-02", "trained on it"),
-    ]  # fmt: skip
+        ("2022-03-01", "was judged on it"),
+        ("2022-03-02", "trained on it"),
+    ]
     assert len(uses) == 31
     assert not any(use.serves for use in uses)
     assert provenance.who_used(Home.here(), "2030-01-01") == []

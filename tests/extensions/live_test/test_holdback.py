@@ -29,10 +29,15 @@ def visits(number: int, *, days: int, lost: float) -> Iterator[list[Exposure]]:
             replace(one, time=one.time + place)
             for place, (user, taste) in enumerate(here)
             for one in exposures(
-                draw, [user], share=0.2, start=day * DAY, experiment="holdback-1",
-                champion=Model(hit=taste - lost), challenger=Model(hit=taste),
+                draw,
+                [user],
+                share=0.2,
+                start=day * DAY,
+                experiment="holdback-1",
+                champion=Model(hit=taste - lost),
+                challenger=Model(hit=taste),
             )
-        ]  # fmt: skip
+        ]
 
 
 def looks(number: int, *, days: int = 24, every: int = 4, lost: float = 0.0) -> Iterator[Readout]:

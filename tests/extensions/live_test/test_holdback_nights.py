@@ -62,17 +62,28 @@ def promoted(home: Path, log: Log) -> Promote:
 
 
 def come(
-    log: Log, first: int, number: int, *, serving: Model | None = None, anchor: Model | None = None,
-) -> None:  # fmt: skip
+    log: Log,
+    first: int,
+    number: int,
+    *,
+    serving: Model | None = None,
+    anchor: Model | None = None,
+) -> None:
     """Let users come, a minute ago, as the traffic has it; the anchor answers those who are held back."""
     traffic = log.traffic()
     shown = [
         replace(one, version=traffic.challenger if one.arm == CHALLENGER else traffic.champion)
         for one in exposures(
-            np.random.default_rng(first), users(first, number), share=traffic.share, apart_s=1e-3,
-            experiment=traffic.experiment, start=time.time() - 90, champion=serving, challenger=anchor,
+            np.random.default_rng(first),
+            users(first, number),
+            share=traffic.share,
+            apart_s=1e-3,
+            experiment=traffic.experiment,
+            start=time.time() - 90,
+            champion=serving,
+            challenger=anchor,
         )
-    ]  # fmt: skip
+    ]
     log.write(shown, [Outcome(exposure=one.id, items=one.taken or (), time=one.time + 5) for one in shown])
 
 

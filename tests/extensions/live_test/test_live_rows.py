@@ -153,9 +153,13 @@ def come(log: Log, number: int, *, chance: float) -> None:
     traffic, start = log.traffic(), time.time() - 90
     shown: list[Exposure] = []
     for one in exposures(
-        np.random.default_rng(number), users(number, number), share=traffic.share,
-        experiment=traffic.experiment, start=start, apart_s=1e-3,
-    ):  # fmt: skip
+        np.random.default_rng(number),
+        users(number, number),
+        share=traffic.share,
+        experiment=traffic.experiment,
+        start=start,
+        apart_s=1e-3,
+    ):
         said = 0.35 if one.arm == CHALLENGER else chance
         kept = json.dumps({"prediction": [said + 0.01 * (len(shown) % 3)]})
         shown.append(replace(one, items=(), predicted=kept, taken=None, taken_at=None))

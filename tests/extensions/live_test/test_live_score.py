@@ -67,8 +67,7 @@ def stream(
 
 
 def finding_of(log: Any, by: RowScore = BY) -> Readout:
-    return find(observe(log, window_s=60), rules=RULES, limits=LIMITS, window_s=60, now=1e9,
-                by=by)  # fmt: skip
+    return find(observe(log, window_s=60), rules=RULES, limits=LIMITS, window_s=60, now=1e9, by=by)
 
 
 def broken(finding: Readout) -> list[str]:
@@ -81,11 +80,19 @@ def test_the_score_of_a_user_is_the_metric_over_all_rows_with_a_label() -> None:
     assert mean == pytest.approx(-log_loss([0, 1, 1], [0.2, 0.6, 0.7]))
 
 
-@pytest.mark.parametrize("one", [
-    shown([0.2], None), shown([0.2], [None]), shown([0.2], ["late"]), shown([0.2], [0], at=61),
-    shown([0.2, 0.3], [0]), replace(shown([0.2], [0]), predicted=None),
-    replace(shown([0.2], [0]), predicted='{"other": [0.2]}'),
-], ids=["untold", "null", "no number", "late", "too few", "not kept", "another prediction"])  # fmt: skip
+@pytest.mark.parametrize(
+    "one",
+    [
+        shown([0.2], None),
+        shown([0.2], [None]),
+        shown([0.2], ["late"]),
+        shown([0.2], [0], at=61),
+        shown([0.2, 0.3], [0]),
+        replace(shown([0.2], [0]), predicted=None),
+        replace(shown([0.2], [0]), predicted='{"other": [0.2]}'),
+    ],
+    ids=["untold", "null", "no number", "late", "too few", "not kept", "another prediction"],
+)
 def test_what_has_no_label_in_time_is_not_scored(one: Exposure) -> None:
     assert BY.of([one], window_s=60) is None
 
@@ -141,8 +148,15 @@ def guard(margin: float, *, is_guardrail: bool = True) -> UserMetric:
 
 def by_both(log: list[Exposure], other: UserMetric, *, refresh: bool = True) -> Readout:
     rules = replace(RULES, refresh=refresh, margin=0.05)
-    return find(observe(log, window_s=60), rules=rules, limits=replace(LIMITS, margin=0.05), window_s=60,
-                now=1e9, by=BY, others=(other,))  # fmt: skip
+    return find(
+        observe(log, window_s=60),
+        rules=rules,
+        limits=replace(LIMITS, margin=0.05),
+        window_s=60,
+        now=1e9,
+        by=BY,
+        others=(other,),
+    )
 
 
 def test_a_guardrail_metric_stops_a_challenger_that_users_find_worse_by_it() -> None:
@@ -177,11 +191,15 @@ def test_users_judge_by_the_metrics_that_params_and_workload_name() -> None:
     live, *more = live_metrics(metrics, {"prediction": chance}, label, has_label=True)
     error = float(np.abs(chance - label).mean())
     evaluation = replace(
-        make_evaluation("m"), live=live, live_others=tuple(more),
-        judged=tuple(Judged(name=one.name, role=one.role, margin=one.margin,
-                            higher_is_better=one.higher_is_better) for one in metrics),
+        make_evaluation("m"),
+        live=live,
+        live_others=tuple(more),
+        judged=tuple(
+            Judged(name=one.name, role=one.role, margin=one.margin, higher_is_better=one.higher_is_better)
+            for one in metrics
+        ),
         metrics={"champion/absolute error": error},
-    )  # fmt: skip
+    )
     evaluation = records.loads(Evaluation, records.dumps(evaluation), source="here")
     (other,) = others_by(evaluation, GateParams())
     assert (other.name, other.is_guardrail) == ("absolute error", True)
@@ -302,9 +320,15 @@ def test_the_read_out_has_the_mean_of_either_arm_as_scikit_learn_has_it() -> Non
     assert effect.mean == pytest.approx(means[1] - means[0], abs=0.01)
 
 
-@pytest.mark.parametrize(("harm", "guardrail"), [
-    ({"worse": 2.0}, "score"), ({"unlabelled": 0.3}, "labels"), ({"errors": 0.2}, "errors"),
-], ids=["worse", "unlabelled", "failing"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("harm", "guardrail"),
+    [
+        ({"worse": 2.0}, "score"),
+        ({"unlabelled": 0.3}, "labels"),
+        ({"errors": 0.2}, "errors"),
+    ],
+    ids=["worse", "unlabelled", "failing"],
+)
 def test_each_guardrail_stops_what_it_guards_against(harm: dict[str, float], guardrail: str) -> None:
     finding = finding_of(stream(3000, **harm))
     assert broken(finding) == [guardrail]

@@ -81,15 +81,23 @@ def come(log: Log, number: int, challenger: Model | None = None) -> None:
     traffic, first = log.traffic(), next(CROWD)
     shown = list(
         exposures(
-            np.random.default_rng(first), users(first, number), share=traffic.share,
-            experiment=traffic.experiment, start=time.time() - 90, apart_s=1e-3, challenger=challenger,
+            np.random.default_rng(first),
+            users(first, number),
+            share=traffic.share,
+            experiment=traffic.experiment,
+            start=time.time() - 90,
+            apart_s=1e-3,
+            challenger=challenger,
         )
-    )  # fmt: skip
+    )
     log.write(
         shown,
-        [Outcome(exposure=one.id, items=one.taken, time=one.taken_at)
-         for one in shown if one.taken is not None and one.taken_at],
-    )  # fmt: skip
+        [
+            Outcome(exposure=one.id, items=one.taken, time=one.taken_at)
+            for one in shown
+            if one.taken is not None and one.taken_at
+        ],
+    )
     halfway()
 
 

@@ -66,8 +66,7 @@ def test_what_stands_below_the_twentieth_place_scores_nothing() -> None:
 @pytest.mark.slow
 def test_a_user_counts_again_where_a_ramp_leaves_something_to_chance() -> None:
     crowd = users(0, 4000)
-    log = [shown for share in (0.05, 0.25, 0.5)
-           for shown in shows(crowd, share=share, start=share * 1e6)]  # fmt: skip
+    log = [shown for share in (0.05, 0.25, 0.5) for shown in shows(crowd, share=share, start=share * 1e6)]
     seen = observe(log, window_s=60)
     early = {user for user in crowd if place(user, "test") < 0.05}
     again = [one for one in seen.observations if one.share == 0.25]

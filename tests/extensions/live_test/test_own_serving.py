@@ -65,8 +65,9 @@ def test_the_arm_follows_from_the_traffic_as_it_stood_then(log: Log) -> None:
     assert take_in(log, [row(user, version=drawn(log, user), metric=2) for user in USERS], now=NOW) == 200
     kept = all_of(log, "a")
     assert {(one.arm, one.version, one.share, one.propensity) for one in kept} == {
-        (CHAMPION, 3, 0.5, 0.5), (CHALLENGER, 4, 0.5, 0.5),
-    }  # fmt: skip
+        (CHAMPION, 3, 0.5, 0.5),
+        (CHALLENGER, 4, 0.5, 0.5),
+    }
     assert {one.unit for one in kept} == {log.unit_of(user) for user in USERS}
     seen = observe(kept, window_s=60)
     assert (len(seen.observations), seen.impossible) == (200, 0)
@@ -78,10 +79,20 @@ def test_a_version_that_the_user_could_not_meet_is_impossible(log: Log) -> None:
     assert (len(seen.observations), seen.impossible) == (0, 200)
 
 
-@pytest.mark.parametrize("changes", [
-    {"ago_s": 600}, {"ago_s": 8000}, {"ago_s": 1e6}, {"version": 9},
-    {"ago_s": 7205}, {"ago_s": 7195}, {"ago_s": 3604}, {"ago_s": 3596},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ago_s": 600},
+        {"ago_s": 8000},
+        {"ago_s": 1e6},
+        {"version": 9},
+        {"ago_s": 7205},
+        {"ago_s": 7195},
+        {"ago_s": 3604},
+        {"ago_s": 3596},
+    ],
+    ids=str,
+)
 def test_what_is_outside_the_experiment_or_near_a_move_is_kept_for_forecasts_alone(
     log: Log, changes: dict[str, Any]
 ) -> None:
@@ -126,28 +137,31 @@ def test_texts_of_a_csv_and_numbers_of_json_are_the_same_row(log: Log) -> None:
     assert (kept.latency_s, kept.error, kept.unit) == (0.2, "", log.unit_of("17850"))
 
 
-@pytest.mark.parametrize(("wrong", "why"), [
-    ({"user": None}, "user is None; name one by 1 to 200 characters"),
-    ({"user": True}, "user is True"),
-    ({"user": "u" * 201}, "user is 'uuu"),
-    ({"unit": "u1"}, "unit is 'u1'; give it as the assignment has it, or name the user"),
-    ({"version": "new"}, "version is 'new'; give a number"),
-    ({"version": 3.5}, "version is 3.5; give the number of the version that answered"),
-    ({"version": None}, "version is None"),
-    ({"version": 0}, "version is 0"),
-    ({"version": 1e300}, "version is 1e+300; give the number of the version that answered"),
-    ({"version": 2**31}, "version is 2147483648; give"),
-    ({"time": -1e308}, "time is -1e+308, which is before 1970; give seconds since 1970"),
-    ({"time": "0001-01-01T00:00:00+14:00"}, "which is before 1970"),
-    ({"time": "yesterday"}, "time is 'yesterday'; give a number"),
-    ({"time": None}, "time is None; give seconds since 1970, or ISO 8601"),
-    ({"time": True}, "time is True"),
-    ({"time": AT * 1000}, "which is in the future; give seconds since 1970"),
-    ({"metric": "many"}, "metric is 'many'; give a number"),
-    ({"metric": float("inf")}, "metric is inf; give a number"),
-    ({"metric": [1]}, "metric is [1]; give a number"),
-    ({"latency_s": "slow"}, "latency_s is 'slow'; give a number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"user": None}, "user is None; name one by 1 to 200 characters"),
+        ({"user": True}, "user is True"),
+        ({"user": "u" * 201}, "user is 'uuu"),
+        ({"unit": "u1"}, "unit is 'u1'; give it as the assignment has it, or name the user"),
+        ({"version": "new"}, "version is 'new'; give a number"),
+        ({"version": 3.5}, "version is 3.5; give the number of the version that answered"),
+        ({"version": None}, "version is None"),
+        ({"version": 0}, "version is 0"),
+        ({"version": 1e300}, "version is 1e+300; give the number of the version that answered"),
+        ({"version": 2**31}, "version is 2147483648; give"),
+        ({"time": -1e308}, "time is -1e+308, which is before 1970; give seconds since 1970"),
+        ({"time": "0001-01-01T00:00:00+14:00"}, "which is before 1970"),
+        ({"time": "yesterday"}, "time is 'yesterday'; give a number"),
+        ({"time": None}, "time is None; give seconds since 1970, or ISO 8601"),
+        ({"time": True}, "time is True"),
+        ({"time": AT * 1000}, "which is in the future; give seconds since 1970"),
+        ({"metric": "many"}, "metric is 'many'; give a number"),
+        ({"metric": float("inf")}, "metric is inf; give a number"),
+        ({"metric": [1]}, "metric is [1]; give a number"),
+        ({"latency_s": "slow"}, "latency_s is 'slow'; give a number"),
+    ],
+)
 def test_of_rows_with_a_malformed_one_none_is_kept_and_its_number_is_told(
     log: Log, wrong: dict[str, Any], why: str
 ) -> None:
@@ -219,9 +233,14 @@ def told_of(url: str, **arguments: Any) -> LiveTestParams:
 @pytest.mark.parametrize("name", ["shown.parquet", "shown.jsonl", "shown.csv"])
 def test_a_file_is_read_at_each_look_under_the_teams_own_names(log: Log, tmp_path: Path, name: str) -> None:
     rows = [
-        {"customer": user, "version": drawn(log, user), "time": datetime.fromtimestamp(AT - 5400, UTC),
-         "revenue": 2.5} for user in USERS
-    ]  # fmt: skip
+        {
+            "customer": user,
+            "version": drawn(log, user),
+            "time": datetime.fromtimestamp(AT - 5400, UTC),
+            "revenue": 2.5,
+        }
+        for user in USERS
+    ]
     if name != "shown.parquet":
         rows = [{**one, "time": one["time"].isoformat()} for one in rows]
     params = told_of(write(tmp_path / name, rows), columns={"user": "customer", "metric": "revenue"})
@@ -253,9 +272,13 @@ def test_only_the_newest_days_are_read_and_a_malformed_row_is_told_with_its_day(
 def test_a_table_of_a_database_is_read(log: Log, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     table = sa.Table(
-        "shown", sa.MetaData(), sa.Column("user", sa.String), sa.Column("version", sa.Integer),
-        sa.Column("time", sa.DateTime), sa.Column("metric", sa.Double),
-    )  # fmt: skip
+        "shown",
+        sa.MetaData(),
+        sa.Column("user", sa.String),
+        sa.Column("version", sa.Integer),
+        sa.Column("time", sa.DateTime),
+        sa.Column("metric", sa.Double),
+    )
     rows = [
         {"user": user, "version": drawn(log, user), "time": datetime(2026, 11, 23, 10, 30), "metric": 1.0}
         for user in USERS

@@ -111,8 +111,13 @@ def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(
     assert verdict.effect == pytest.approx(1.0, abs=0.3)
     assert "proven no worse than the champion by the margin 0.3" in verdict.reason
     assert [check.name for check in verdict.live.checks] == [
-        "arms as drawn", "errors", "latency", "returning users", "labels", "score",
-    ]  # fmt: skip
+        "arms as drawn",
+        "errors",
+        "latency",
+        "returning users",
+        "labels",
+        "score",
+    ]
     counted = len(list(team.log.exposures(night.id)))
     assert (
         own_serving.read(team.log, params.load(Path()).section(LiveTestParams), now=datetime.now(UTC))
@@ -207,9 +212,13 @@ def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_pr
     with running(home, token="secret", limits=settings.section(LiveTestParams)) as router:
         authorized = {"headers": {"Authorization": "Bearer secret"}}
         names = {
-            "url": team.url, "router": router.url, "time": time, "requests": requests,
-            "token": "secret", "models": {1: lambda user: 5.0, 2: lambda user: 6.0},
-        }  # fmt: skip
+            "url": team.url,
+            "router": router.url,
+            "time": time,
+            "requests": requests,
+            "token": "secret",
+            "models": {1: lambda user: 5.0, 2: lambda user: 6.0},
+        }
         exec(example, names)
         assert [one.version for one in team.log.exposures(None)] == [1, 1]
 

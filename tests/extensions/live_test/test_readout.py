@@ -93,8 +93,14 @@ def test_a_challenger_like_the_champion_breaks_no_guardrail() -> None:
     finding = finding_of(stream(Model()))
     assert finding.broken == ()
     assert {check.name for check in finding.checks} == {
-        "arms as drawn", "errors", "personal lists", "latency", "items shown", "returning users", "score",
-    }  # fmt: skip
+        "arms as drawn",
+        "errors",
+        "personal lists",
+        "latency",
+        "items shown",
+        "returning users",
+        "score",
+    }
 
 
 def takes_alone(challenger: Model, *, number: int, seed: int) -> list[Exposure]:
@@ -185,9 +191,13 @@ def test_users_who_no_longer_come_stop_the_challenger_that_lost_them() -> None:
 def test_a_leak_of_users_blocks_and_nothing_is_believed() -> None:
     rng = np.random.default_rng(0)
     leak = exposures(
-        rng, users(0, 4000), share=0.5, start=0, challenger=Model(hit=1.0),
+        rng,
+        users(0, 4000),
+        share=0.5,
+        start=0,
+        challenger=Model(hit=1.0),
         assigned=lambda user: CHALLENGER if hash(user) % 1 or rng.random() < 0.6 else "champion",
-    )  # fmt: skip
+    )
     finding = finding_of(leak)
     assert finding.arms.status is Status.MISMATCH
     decision, step = decided(finding)
@@ -209,9 +219,12 @@ def test_a_better_challenger_is_promoted_at_the_end_of_the_ramp_and_not_before()
 def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin() -> None:
     rules = Rules(alpha=0.05, margin=0.5, min_samples=30, refresh=True)
     finding = find(
-        observe(stream(Model(hit=0.3)), window_s=60), rules=rules, window_s=60, now=1e9,
+        observe(stream(Model(hit=0.3)), window_s=60),
+        rules=rules,
+        window_s=60,
+        now=1e9,
         limits=GuardrailLimits(errors=0.01, attrition=0.05, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
-    )  # fmt: skip
+    )
     assert [check.name for check in finding.checks if not check.ok] == ["score"]
     decision, step = decided(finding, rules=rules, share=0.01, units=10)
     assert (decision.action, decision.inconclusive, step.action) == ("reject", False, "stop")
@@ -248,8 +261,16 @@ def test_outcomes_that_nobody_told_are_no_proof() -> None:
 @pytest.mark.slow
 def test_the_effect_is_on_the_scale_of_users_with_an_outcome() -> None:
     whole = finding_of(stream(Model(hit=0.9), number=6000)).result.effect
-    log = [*exposures(np.random.default_rng(0), users(0, 12_000), share=0.5, start=0,
-                      champion=Model(outcomes=0.5), challenger=Model(hit=0.9, outcomes=0.5))]  # fmt: skip
+    log = [
+        *exposures(
+            np.random.default_rng(0),
+            users(0, 12_000),
+            share=0.5,
+            start=0,
+            champion=Model(outcomes=0.5),
+            challenger=Model(hit=0.9, outcomes=0.5),
+        )
+    ]
     half = finding_of(log).result.effect
     assert whole is not None
     assert half is not None
@@ -300,10 +321,15 @@ def test_with_a_look_every_few_users_a_ramp_promotes_nothing_that_is_not_better(
             )
             start += 6000
             decision, step = decide(
-                finding_of(log, now=start + 60, rules=rules), rules=rules, mode="live",
-                pace=Pace(shares=(0.05, 0.5), units=20, hours=0), share=share, over=False,
-                units=sum(shown.share == share and shown.arm == CHALLENGER for shown in log), hours=1,
-            )  # fmt: skip
+                finding_of(log, now=start + 60, rules=rules),
+                rules=rules,
+                mode="live",
+                pace=Pace(shares=(0.05, 0.5), units=20, hours=0),
+                share=share,
+                over=False,
+                units=sum(shown.share == share and shown.arm == CHALLENGER for shown in log),
+                hours=1,
+            )
             share = step.share or share
             if decision.action != "wait":
                 break

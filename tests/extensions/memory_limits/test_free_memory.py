@@ -20,9 +20,13 @@ def test_the_tightest_group_decides_and_its_limit_may_move(version, monkeypatch,
     )
     files = {
         f"night/job/{limit}": str((1 << 63) - 4096) if version == 1 else "max",
-        f"night/job/{usage}": "300", "night/job/memory.stat": STAT.format(20, 30), f"night/{limit}": "1000",
-        f"night/{usage}": "700", "night/memory.stat": STAT.format(40, 60), "meminfo": "MemAvailable: 9 kB\n",
-    }  # fmt: skip
+        f"night/job/{usage}": "300",
+        "night/job/memory.stat": STAT.format(20, 30),
+        f"night/{limit}": "1000",
+        f"night/{usage}": "700",
+        "night/memory.stat": STAT.format(40, 60),
+        "meminfo": "MemAvailable: 9 kB\n",
+    }
     if version == 2:
         files |= {"night/job/memory.high": "max", "night/memory.high": "900"}
     for name, text in files.items():

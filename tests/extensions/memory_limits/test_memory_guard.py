@@ -56,13 +56,17 @@ def guarded(
     workload: Waves, *, band_limits: bool, micro_batch_size: int = BATCH
 ) -> tuple[TorchEngine, Memory]:
     """An engine whose guard follows that memory; an update takes ten seconds, and each look a little."""
-    engine = TorchEngine(workload, workload.dataset(None, "train"), seed=1,
-                         micro_batch_size=micro_batch_size, tuning=Tuning())  # fmt: skip
+    engine = TorchEngine(
+        workload, workload.dataset(None, "train"), seed=1, micro_batch_size=micro_batch_size, tuning=Tuning()
+    )
     memory = Memory()
     memory.guard = engine.micro_batches.guard = MemoryGuard(
-        engine.model, memory=memory, tuning=Tuning(), band_limits=band_limits,
+        engine.model,
+        memory=memory,
+        tuning=Tuning(),
+        band_limits=band_limits,
         clock=memory.clock,
-    )  # fmt: skip
+    )
     return engine, memory
 
 
@@ -75,8 +79,9 @@ def update(engine: TorchEngine, number: int, *, memory: Memory | None = None) ->
 def test_a_limit_that_falls_within_a_pass_changes_no_gradient_and_is_forgotten_when_it_rises():
     workload = Waves()
     engine, memory = guarded(workload, band_limits=False)
-    plain = TorchEngine(workload, workload.dataset(None, "train"), seed=1, micro_batch_size=BATCH,
-                        tuning=Tuning())  # fmt: skip
+    plain = TorchEngine(
+        workload, workload.dataset(None, "train"), seed=1, micro_batch_size=BATCH, tuning=Tuning()
+    )
     sizes = []
     for number in range(6):
         if number == 3:
@@ -122,8 +127,13 @@ class Filling(Memory):
 
 def test_the_first_pass_stops_where_another_layer_like_the_last_would_not_fit():
     memory = Filling()
-    guard = MemoryGuard(nn.Sequential(nn.ReLU(), nn.ReLU()), memory=memory, tuning=Tuning(),
-                        band_limits=False, clock=memory.clock)  # fmt: skip
+    guard = MemoryGuard(
+        nn.Sequential(nn.ReLU(), nn.ReLU()),
+        memory=memory,
+        tuning=Tuning(),
+        band_limits=False,
+        clock=memory.clock,
+    )
     memory.guard = guard
     assert guard.begin(BATCH, num_samples=BATCH).micro_batch_size == BATCH
     with pytest.raises(ShortOfMemory):
@@ -167,8 +177,14 @@ def test_convolutions_are_limited_only_while_memory_is_short():
 def test_without_this_extension_a_limit_is_not_followed_which_is_said(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(hooks, "FOLDER", tmp_path)
     workload = Waves()
-    engine = TorchEngine(workload, workload.dataset(None, "train"), seed=1, micro_batch_size=BATCH,
-                         tuning=Tuning(), follow_memory="same_gradient")  # fmt: skip
+    engine = TorchEngine(
+        workload,
+        workload.dataset(None, "train"),
+        seed=1,
+        micro_batch_size=BATCH,
+        tuning=Tuning(),
+        follow_memory="same_gradient",
+    )
     assert engine.micro_batches.guard is None
     assert "no extension here follows a limit of memory" in caplog.text
 
@@ -194,8 +210,12 @@ print(json.dumps([full - before, memory.own_bytes() - before]))
 def test_freed_memory_is_given_back_although_what_stays_lies_behind_it():
     grown = {}
     for how in ("by default", "at once"):
-        process = subprocess.run([sys.executable, "-c", FREES_AMID_WHAT_STAYS, how], capture_output=True,
-                                 check=True, env={"MALLOC_MMAP_THRESHOLD_": str(MIB)})  # fmt: skip
+        process = subprocess.run(
+            [sys.executable, "-c", FREES_AMID_WHAT_STAYS, how],
+            capture_output=True,
+            check=True,
+            env={"MALLOC_MMAP_THRESHOLD_": str(MIB)},
+        )
         grown[how] = json.loads(process.stdout)
     assert all(full > 150 * MIB for full, _ in grown.values())
     assert grown["at once"][1] < 20 * MIB  # some of it is torch's own

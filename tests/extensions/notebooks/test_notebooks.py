@@ -86,16 +86,22 @@ def test_a_folder_that_is_not_a_home_is_refused_in_a_sentence(tmp_path: Path) ->
 
 def test_metrics_are_of_each_slice_with_the_champion_s_value_beside_them() -> None:
     evaluation = Evaluation(
-        model_digest="m", data_digest="d", num_samples=100,
+        model_digest="m",
+        data_digest="d",
+        num_samples=100,
         metrics={"score": 0.5, "champion_score": 0.4, "auc": 0.8, "champion/auc": 0.7, "baseline/mean": 0.1},
         slices=(Slice(name="new", num_samples=20, score=0.3, champion_score=0.2),),
-    )  # fmt: skip
-    found = {(row["slice"], row["metric"]): (row["value"], row.get("champion"), row["num_samples"])
-             for row in opened.metrics_of(evaluation)}  # fmt: skip
+    )
+    found = {
+        (row["slice"], row["metric"]): (row["value"], row.get("champion"), row["num_samples"])
+        for row in opened.metrics_of(evaluation)
+    }
     assert found == {
-        ("", "score"): (0.5, 0.4, 100), ("new", "score"): (0.3, 0.2, 20), ("", "auc"): (0.8, 0.7, 100),
+        ("", "score"): (0.5, 0.4, 100),
+        ("new", "score"): (0.3, 0.2, 20),
+        ("", "auc"): (0.8, 0.7, 100),
         ("", "baseline/mean"): (0.1, None, 100),
-    }  # fmt: skip
+    }
 
 
 def test_the_example_of_the_page_runs_and_predicts_as_the_model_does(

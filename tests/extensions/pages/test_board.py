@@ -96,8 +96,9 @@ def test_a_night_outside_of_its_predicted_interval_is_marked_and_counted() -> No
     assert late.plan
     slow = replace(late, training=replace(late.training, elapsed_s=2 * late.plan.interval[1]))
     assert (row_of(slow).held, row_of(replace(late, training=replace(late.training, elapsed_s=80))).held) == (
-        False, True,
-    )  # fmt: skip
+        False,
+        True,
+    )
     assert "0 of 1</td>" in board([slow])
 
 
@@ -207,9 +208,14 @@ def test_a_night_that_a_person_approved_and_that_was_rolled_back_says_both() -> 
     assert night.verdict
     asked = replace(night.verdict, approve_until=night.night.decide_until)
     answer = Approval(
-        champion=asked.champion, challenger=asked.challenger, action=asked.action, approved=True, by=by,
-        reason="why", answered_at=night.night.started_at,
-    )  # fmt: skip
+        champion=asked.champion,
+        challenger=asked.challenger,
+        action=asked.action,
+        approved=True,
+        by=by,
+        reason="why",
+        answered_at=night.night.started_at,
+    )
     html = board([rolled_back(), replace(night, verdict=asked, approval=answer)])
     assert f'<small class="by" title="{by}">by {by}</small> <small>rolled back since</small>' in html
 

@@ -80,10 +80,14 @@ def test_a_night_whose_folder_is_gone_leads_to_mlflow_and_else_says_so(
 
 @pytest.mark.parametrize(
     "path",
-    ["shop/..%2f..%2fparams.yaml/", "nobody/2026-11-24/", "shop/.git/",
-     "shop/2026-11-24/docs/..%2freport.html",
-     "shop/2026-11-24/docs/%2e%2e/%2e%2e/%2e%2e/%2e%2e/params.yaml"],
-)  # fmt: skip
+    [
+        "shop/..%2f..%2fparams.yaml/",
+        "nobody/2026-11-24/",
+        "shop/.git/",
+        "shop/2026-11-24/docs/..%2freport.html",
+        "shop/2026-11-24/docs/%2e%2e/%2e%2e/%2e%2e/%2e%2e/params.yaml",
+    ],
+)
 def test_no_other_file_of_a_home_is_served(url: str, path: str) -> None:
     assert get(f"{url}/nights/{path}").status_code == 404
 
@@ -173,9 +177,18 @@ def test_a_night_that_waits_for_a_person_shows_its_evidence_until_the_answer(tmp
         ):
             assert part in html
         assert 'title="not reached">– approve' in html
-        records.write(Approval(champion=asked.champion, challenger=asked.challenger, action=asked.action,
-                               approved=True, by="Ada", reason="why", answered_at=night.started_at),
-                      folder / records.RUN)  # fmt: skip
+        records.write(
+            Approval(
+                champion=asked.champion,
+                challenger=asked.challenger,
+                action=asked.action,
+                approved=True,
+                by="Ada",
+                reason="why",
+                answered_at=night.started_at,
+            ),
+            folder / records.RUN,
+        )
         html = get(f"{address}/{address_of_night}").text
         assert 'data-page="live"' in html
         assert "refit is under way" in html

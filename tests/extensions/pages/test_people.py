@@ -67,9 +67,14 @@ def approved(entry: Entry) -> Entry:
     assert entry.verdict
     verdict = replace(entry.verdict, inconclusive=True, approve_until=entry.night.decide_until)
     answer = Approval(
-        champion=verdict.champion, challenger=verdict.challenger, action=verdict.action, approved=True,
-        by="ann", reason="the holidays", answered_at=entry.night.decide_until,
-    )  # fmt: skip
+        champion=verdict.champion,
+        challenger=verdict.challenger,
+        action=verdict.action,
+        approved=True,
+        by="ann",
+        reason="the holidays",
+        answered_at=entry.night.decide_until,
+    )
     return replace(entry, verdict=verdict, approval=answer)
 
 
@@ -100,10 +105,13 @@ def history(lead: Path, model: str = "shop") -> list[Entry]:
 
 def test_why_was_it_refused(person: Person, lead: Path) -> None:
     refused = next(
-        entry for entry in history(lead)
-        if entry.verdict and entry.verdict.action == "reject" and entry.profile
+        entry
+        for entry in history(lead)
+        if entry.verdict
+        and entry.verdict.action == "reject"
+        and entry.profile
         and entry.profile.bound == "compute"
-    )  # fmt: skip
+    )
     assert refused.verdict
     person.choose("Verdict", "champion kept")
     nights = person.page.locator("table.nights")  # that of models links to nights as well

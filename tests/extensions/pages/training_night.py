@@ -38,8 +38,14 @@ def beat(job: Path, number: int, *, night: Night = NIGHT) -> None:
     """Send the heartbeat of that number, from 1 on."""
     at = night.started_at + timedelta(seconds=BEGAN_S + EVERY_S * number)
     fact = {
-        "time": at.isoformat(), "seen": STEP * number, "num_updates": 2 * number, "loss": 2.0 / (1 + number),
-        "rate": 1e-3, "samples_per_s": STEP / EVERY_S, "memory_bytes": 5, "device": "CPU",
-    }  # fmt: skip
+        "time": at.isoformat(),
+        "seen": STEP * number,
+        "num_updates": 2 * number,
+        "loss": 2.0 / (1 + number),
+        "rate": 1e-3,
+        "samples_per_s": STEP / EVERY_S,
+        "memory_bytes": 5,
+        "device": "CPU",
+    }
     with (job / "progress.jsonl").open("a") as file:
         file.write(json.dumps(fact) + "\n")

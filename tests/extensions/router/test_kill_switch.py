@@ -23,13 +23,19 @@ def stream(
         errors, latency_s = ours if challenger else theirs
         given.append(
             Exposure(
-                id=f"{place:032x}", time=float(time), experiment="night", unit=f"{user}",
-                version=1 + challenger, arm=CHALLENGER if challenger else CHAMPION,
-                share=share, propensity=share, items=(),
+                id=f"{place:032x}",
+                time=float(time),
+                experiment="night",
+                unit=f"{user}",
+                version=1 + challenger,
+                arm=CHALLENGER if challenger else CHAMPION,
+                share=share,
+                propensity=share,
+                items=(),
                 latency_s=float(rng.gamma(4, latency_s / 4)),
                 error="it broke" if rng.random() < errors else "",
             )
-        )  # fmt: skip
+        )
     return given
 
 

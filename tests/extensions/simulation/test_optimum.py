@@ -57,8 +57,10 @@ def test_it_is_so_with_two_regions_and_a_checkpoint_that_moves():
 @given(st.lists(st.text("#.", min_size=40, max_size=40), min_size=1, max_size=3), st.integers(5, 36))
 def test_nobody_pays_less(ups, work):
     task = job(work=work, deadline=40)
-    zones = [trace(up, zone=f"{name}-1-a", spot=price)
-             for up, name, price in zip(ups, "abc", (1.0, 1.3, 2.0), strict=False)]  # fmt: skip
+    zones = [
+        trace(up, zone=f"{name}-1-a", spot=price)
+        for up, name, price in zip(ups, "abc", (1.0, 1.3, 2.0), strict=False)
+    ]
     least = optimum_usd(task, zones)
     for policy in (decide, greedy, uniform_progress, on_demand):
         outcome = replay(policy, task, zones)

@@ -56,7 +56,7 @@ def test_prices_may_be_beside(tmp_path):
         ("day,sales\n2026-01-01,3\n", "the columns day, sales; give a table with the columns zone, start"),
         ("zone,start_tick_600s,run_ticks,available\na-1,0,2,1\n", "no capacity_info.csv is beside it"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_file_is_said(tmp_path, text, reason):
     path = written(tmp_path, text)
     with pytest.raises(DataError) as caught:

@@ -23,9 +23,15 @@ DEARER = Zone(name="dear-1-a", spot_usd_per_hour=2.0, on_demand_usd_per_hour=6.0
 
 def state(**changes) -> SpotState:
     known = dict(
-        now_s=0.0, deadline_s=18 * HOUR_S, tick_s=TICK_S, work_s=12 * HOUR_S, done_s=0.0,
-        zones=(CHEAP, DEARER), restart_s=600.0, doubt=0.0,
-    )  # fmt: skip
+        now_s=0.0,
+        deadline_s=18 * HOUR_S,
+        tick_s=TICK_S,
+        work_s=12 * HOUR_S,
+        done_s=0.0,
+        zones=(CHEAP, DEARER),
+        restart_s=600.0,
+        doubt=0.0,
+    )
     return SpotState(**(known | changes))
 
 
@@ -58,8 +64,14 @@ def nights(draw):
         restart_s=tuple(draw(st.lists(st.floats(0.1, 1.0), min_size=num_ticks, max_size=num_ticks))),
         lost_at=tuple(draw(st.lists(st.floats(0.0, 1.0), min_size=num_ticks, max_size=num_ticks))),
     )
-    task = job(work=work, deadline=num_ticks, restart=restart, notice=notice, doubt=doubt,
-               checkpoint_every_s=draw(st.sampled_from([120.0, 900.0, 1800.0])))  # fmt: skip
+    task = job(
+        work=work,
+        deadline=num_ticks,
+        restart=restart,
+        notice=notice,
+        doubt=doubt,
+        checkpoint_every_s=draw(st.sampled_from([120.0, 900.0, 1800.0])),
+    )
     luck = replace(luck, restart_s=tuple(share * task.restart_s for share in luck.restart_s))
     return task, zones, luck
 
@@ -108,8 +120,12 @@ def test_it_leaves_on_demand_when_spot_is_back_and_time_allows():
 
 
 def test_it_does_not_move_for_less_than_the_move_costs():
-    held = state(place=Place("dear-1-a", spot=True), home="dear-1-a", egress_usd=1.0,
-                 zones=(CHEAP, replace(DEARER, spot_usd_per_hour=1.01)))  # fmt: skip
+    held = state(
+        place=Place("dear-1-a", spot=True),
+        home="dear-1-a",
+        egress_usd=1.0,
+        zones=(CHEAP, replace(DEARER, spot_usd_per_hour=1.01)),
+    )
     assert decide(held) == held.place
     assert decide(replace(held, zones=(CHEAP, replace(DEARER, spot_usd_per_hour=3.0)))) == Place(
         "cheap-1-a", True
@@ -204,8 +220,11 @@ def test_a_refused_zone_is_not_gone_to():
 @pytest.mark.parametrize(("price", "zone"), [(5.8, "dear-1-a"), (5.9, "cheap-1-a")])
 def test_on_demand_that_runs_needs_no_start_and_is_left_for_what_is_cheaper_with_one(price, zone):
     """An hour of work and 600 s of start cost 5.83 dollars at 5 dollars an hour."""
-    running = state(zones=(CHEAP, replace(DEARER, on_demand_usd_per_hour=price)), work_s=HOUR_S,
-                    place=Place("dear-1-a", spot=False))  # fmt: skip
+    running = state(
+        zones=(CHEAP, replace(DEARER, on_demand_usd_per_hour=price)),
+        work_s=HOUR_S,
+        place=Place("dear-1-a", spot=False),
+    )
     assert cheapest_on_demand(running) == Place(zone, spot=False)
 
 
@@ -271,8 +290,13 @@ def test_later_work_costs_between_the_cheapest_spot_and_on_demand_and_solves_its
 def test_spot_elsewhere_at_the_floor_price_is_taken_once_the_outage_at_home_has_lasted():
     """A move costs a dollar. One that was lost a moment ago may be back soon, one lost hours ago not."""
     other = replace(DEARER, spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0)
-    lost = {"now_s": 6 * HOUR_S, "deadline_s": 30 * HOUR_S, "home": "cheap-1-a", "egress_usd": 1.0,
-            "refused": frozenset({"cheap-1-a"})}  # fmt: skip
+    lost = {
+        "now_s": 6 * HOUR_S,
+        "deadline_s": 30 * HOUR_S,
+        "home": "cheap-1-a",
+        "egress_usd": 1.0,
+        "refused": frozenset({"cheap-1-a"}),
+    }
     assert decide(state(zones=(gone(CHEAP, hours=0), other), **lost)) is None
     assert decide(state(zones=(gone(CHEAP, hours=5.5), other), **lost)) == Place("dear-1-a", spot=True)
     free = lost | {"egress_usd": 0.0}
@@ -282,8 +306,14 @@ def test_spot_elsewhere_at_the_floor_price_is_taken_once_the_outage_at_home_has_
 def test_a_move_costs_what_it_does_between_its_two_regions():
     near = {("cheap-1", "dear-1"): 0.01}
     other = replace(DEARER, spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0)
-    lost = {"now_s": 6 * HOUR_S, "deadline_s": 30 * HOUR_S, "home": "cheap-1-a", "egress_usd": 1.0,
-            "refused": frozenset({"cheap-1-a"}), "zones": (gone(CHEAP, hours=0), other)}  # fmt: skip
+    lost = {
+        "now_s": 6 * HOUR_S,
+        "deadline_s": 30 * HOUR_S,
+        "home": "cheap-1-a",
+        "egress_usd": 1.0,
+        "refused": frozenset({"cheap-1-a"}),
+        "zones": (gone(CHEAP, hours=0), other),
+    }
     assert decide(state(**lost)) is None
     assert decide(state(**lost, egress_between=near)) == Place("dear-1-a", spot=True)
 
@@ -312,10 +342,16 @@ def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, life
         now_s = now * TICK_S
         seen = replace(law, up=not gone, seen_at_s=now_s, since_s=now_s - max(0, gone - 1) * TICK_S)
         asked = state(
-            now_s=now_s, deadline_s=(WORK + spare) * TICK_S, work_s=WORK * TICK_S, done_s=done * TICK_S,
-            zones=(replace(zones[0], capacity=seen), *zones[1:]), place=place, home=home,
-            restart_s=TICK_S, egress_usd=MOVE_USD,
-        )  # fmt: skip
+            now_s=now_s,
+            deadline_s=(WORK + spare) * TICK_S,
+            work_s=WORK * TICK_S,
+            done_s=done * TICK_S,
+            zones=(replace(zones[0], capacity=seen), *zones[1:]),
+            place=place,
+            home=home,
+            restart_s=TICK_S,
+            egress_usd=MOVE_USD,
+        )
         choice = policy(asked)
         if gone and choice == flaky:
             choice = policy(replace(asked, refused=frozenset({flaky.zone})))

@@ -20,14 +20,23 @@ from daybreak.machines.startup import RESTART_S, restart_s
 
 HOUR_S = 3600.0
 BOUGHT = Placement(
-    rental=Rental(machine="a2"), expected_s=10 * HOUR_S, expected_usd=36.0,
+    rental=Rental(machine="a2"),
+    expected_s=10 * HOUR_S,
+    expected_usd=36.0,
     latest_start=datetime(2026, 1, 1, tzinfo=UTC),
-)  # fmt: skip
+)
 PLAN = Plan(
-    rental=Rental(machine="a2", strategy="spot"), batch_size=32, micro_batch_size=32, num_samples=36_000,
-    checkpoint_every_s=600, expected_s=10 * HOUR_S, expected_usd=18.0, interval=(1, 2), fallbacks=(BOUGHT,),
+    rental=Rental(machine="a2", strategy="spot"),
+    batch_size=32,
+    micro_batch_size=32,
+    num_samples=36_000,
+    checkpoint_every_s=600,
+    expected_s=10 * HOUR_S,
+    expected_usd=18.0,
+    interval=(1, 2),
+    fallbacks=(BOUGHT,),
     runner_up="",
-)  # fmt: skip
+)
 
 
 def first(plan: Plan) -> Placement:
@@ -46,9 +55,15 @@ def known(rate: float | None) -> Rate | None:
 
 BEGUN = ObservedJob(
     plan=PLAN,
-    now=0.0, deadline=18 * HOUR_S, confidence=0.99, left_usd=100.0, decay=0.5, placement=first(PLAN),
-    state="none", since=0.0,
-)  # fmt: skip
+    now=0.0,
+    deadline=18 * HOUR_S,
+    confidence=0.99,
+    left_usd=100.0,
+    decay=0.5,
+    placement=first(PLAN),
+    state="none",
+    since=0.0,
+)
 ONCE = (attempt(),)
 
 
@@ -130,18 +145,18 @@ def test_a_job_however_short_beside_a_start_asks_for_spot_at_once(hours):
 
 
 def in_region(region: str, *, usd: float, strategy: str = "spot") -> Placement:
-    return replace(
-        BOUGHT, rental=Rental(machine="a2", region=region, strategy=strategy), usd_per_hour=usd
-    )  # fmt: skip
+    return replace(BOUGHT, rental=Rental(machine="a2", region=region, strategy=strategy), usd_per_hour=usd)
 
 
 def test_all_regions_of_the_plan_are_zones_and_the_cheapest_is_asked_that_was_not_refused_for_long():
     home = in_region("us-east4", usd=1.0)
     fallbacks = (
-        in_region("us-east4", usd=3.6, strategy="on-demand"), in_region("us-west1", usd=1.01),
-        in_region("us-west1", usd=3.5, strategy="on-demand"), in_region("us-east5", usd=1.02),
+        in_region("us-east4", usd=3.6, strategy="on-demand"),
+        in_region("us-west1", usd=1.01),
+        in_region("us-west1", usd=3.5, strategy="on-demand"),
+        in_region("us-east5", usd=1.02),
         replace(in_region("us-east4", usd=0.1), rental=Rental(machine="other", strategy="spot")),
-    )  # fmt: skip
+    )
     plan = replace(PLAN, rental=home.rental, usd_per_hour=1.0, fallbacks=fallbacks)
     begun, rentals = (
         replace(BEGUN, placement=first(plan)),

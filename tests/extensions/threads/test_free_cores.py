@@ -114,13 +114,21 @@ def test_quotas_are_read_from_cgroups(version, monkeypatch, tmp_path):
     own = tmp_path / "own"
     if version == 2:
         own.write_text("0::/night\n")
-        files = {"night/cpu.max": "150000 100000\n", "night/cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
-                 "cpu.max": "max 100000\n", "cpu.stat": "usage_usec 9\n"}  # fmt: skip
+        files = {
+            "night/cpu.max": "150000 100000\n",
+            "night/cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+            "cpu.max": "max 100000\n",
+            "cpu.stat": "usage_usec 9\n",
+        }
     else:
         own.write_text("4:cpu,cpuacct:/night\n3:memory:/night\n")
-        files = {"cpu/night/cpu.cfs_quota_us": "150000\n", "cpu/night/cpu.cfs_period_us": "100000\n",
-                 "cpuacct/night/cpuacct.usage": "2500000000\n", "cpu/cpu.cfs_quota_us": "-1\n",
-                 "cpu/cpu.cfs_period_us": "100000\n"}  # fmt: skip
+        files = {
+            "cpu/night/cpu.cfs_quota_us": "150000\n",
+            "cpu/night/cpu.cfs_period_us": "100000\n",
+            "cpuacct/night/cpuacct.usage": "2500000000\n",
+            "cpu/cpu.cfs_quota_us": "-1\n",
+            "cpu/cpu.cfs_period_us": "100000\n",
+        }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -27,20 +27,21 @@ COSTS = Costs(pass_s=1e-6, sample_s=1e-4, apply_s=1e-5)
 DEAR = Costs(pass_s=1e-2, sample_s=1e-6, apply_s=1e-6)  # a part costs as much as the whole batch
 settings = st.builds(
     lambda n, parts: ThreadSetting(num_workers=n, num_parts=parts or n, is_asynchronous=bool(parts)),
-    st.integers(2, 16), st.integers(0, 16),
-) | st.just(ALONE)  # fmt: skip
+    st.integers(2, 16),
+    st.integers(0, 16),
+) | st.just(ALONE)
 policies = st.builds(
-    lambda setting, late: ThreadPolicy(
-        batch_size=BATCH, setting=setting, accepted=setting, most_late=late
-    ),
-    settings, st.floats(0.5, 16),
-)  # fmt: skip
+    lambda setting, late: ThreadPolicy(batch_size=BATCH, setting=setting, accepted=setting, most_late=late),
+    settings,
+    st.floats(0.5, 16),
+)
 windows = st.builds(
     lambda losses, seconds: ThreadTiming(
         first=1, num_samples=32 * BATCH, elapsed_s=seconds, losses=tuple(losses)
     ),
-    st.lists(st.floats(-10, 10), min_size=8, max_size=8) | st.just([math.nan] * 8), st.floats(1e-3, 100),
-)  # fmt: skip
+    st.lists(st.floats(-10, 10), min_size=8, max_size=8) | st.just([math.nan] * 8),
+    st.floats(1e-3, 100),
+)
 costs = st.builds(
     lambda *seconds: Costs(pass_s=seconds[0], sample_s=seconds[1], apply_s=seconds[2]),
     *[st.floats(1e-7, 1e-1)] * 3,

@@ -18,10 +18,14 @@ DAYS = [date(2025, 3, 3), date(2025, 3, 10), date(2025, 3, 17)]
 
 def rows(day: date, *, x: float = 0.0, ones: int = 20, unknown: int = 0, units: int = 99) -> pa.Table:
     labels = [1] * ones + [0] * (60 - ones - unknown) + [None] * unknown
-    return pa.table({
-        "t": pa.array([np.datetime64(day, "us")] * 60), "x": np.random.default_rng(0).normal(x, 1, 60),
-        "u": [f"{n % units}" for n in range(60)], "y": pa.array(labels, pa.int64()),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "t": pa.array([np.datetime64(day, "us")] * 60),
+            "x": np.random.default_rng(0).normal(x, 1, 60),
+            "u": [f"{n % units}" for n in range(60)],
+            "y": pa.array(labels, pa.int64()),
+        }
+    )
 
 
 def test_rows_that_fail_rules_are_said_from_the_limit_on() -> None:

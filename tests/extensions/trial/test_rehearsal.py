@@ -102,8 +102,11 @@ rows:
     )
     in_process()
     _, rules, table, *_ = capfd.readouterr().out.splitlines()
-    counts = re.search(r"rules +\d+ rules, (\d+) of (\d+) rows fail: 'online' (\d+); the day fails 'many'; "
-                      r"only a night tries 'odd'", rules)  # fmt: skip
+    counts = re.search(
+        r"rules +\d+ rules, (\d+) of (\d+) rows fail: 'online' (\d+); the day fails 'many'; "
+        r"only a night tries 'odd'",
+        rules,
+    )
     assert counts, rules
     assert 0 < int(counts[1]) == int(counts[3]) < int(counts[2])
     assert table.split()[1:3] == [str(int(counts[2]) - int(counts[1])), "rows"]
@@ -140,9 +143,10 @@ RULES = {
         "rule 'a' cannot be judged: .*\"b\".* fix it in the suite",
     ),
     "a function that fails": (
-        "{name: a, python: 'fraud:history'}", "rule 'a': fraud:history fails: TypeError",
+        "{name: a, python: 'fraud:history'}",
+        "rule 'a': fraud:history fails: TypeError",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", RULES)
@@ -178,27 +182,33 @@ FAULTS = {
         r"Fraud\.features: 'history' has shape \[\d+, 3\]; return \[\d+, \.\.\.\], one a row",
     ),
     "a loss that is a scalar": (
-        'reduction="none")', 'reduction="mean")',
+        'reduction="none")',
+        'reduction="mean")',
         r"Fraud\.loss returns shape \[\] for 256 samples; return one a sample, shape \[256\]",
     ),
     "a loss that is not finite": (
-        "return binary_cross_entropy_with_logits(", "return torch.nan * binary_cross_entropy_with_logits(",
+        "return binary_cross_entropy_with_logits(",
+        "return torch.nan * binary_cross_entropy_with_logits(",
         r"Fraud\.loss is nan for 256 of 256 samples; look for",
     ),
     "a prediction of the wrong length": (
-        "model(batch).sigmoid()}", "model(batch)[1:].sigmoid()}",
+        "model(batch).sigmoid()}",
+        "model(batch)[1:].sigmoid()}",
         r"Fraud\.predict: 'prediction' has shape \[255\] for 256 samples; return one prediction a sample",
     ),
     "a prediction that needs the label": (
-        "model(batch).sigmoid()}", 'model(batch).sigmoid() * batch["is_fraud"]}',
+        "model(batch).sigmoid()}",
+        'model(batch).sigmoid() * batch["is_fraud"]}',
         r"Fraud\.predict needs the label 'is_fraud', which nobody knows by then; predict from features alone",
     ),
     "a model without parameters": (
-        "return Network(state)", "return nn.Identity()",
+        "return Network(state)",
+        "return nn.Identity()",
         r"Fraud\.model returns a model without parameters; return one that can learn",
     ),
     "code that fails, with its line": (
-        "return Network(state)", "return Network(state['nothing'])",
+        "return Network(state)",
+        "return Network(state['nothing'])",
         r"Fraud\.model fails \(fraud\.py, line \d+\): KeyError: 'nothing'; fix it",
     ),
     "a state that is not kept": (
@@ -219,35 +229,42 @@ FAULTS = {
         r"Fraud\.loss draws from random or numpy, which another run of the same seed does not repeat; draw",
     ),
     "a loss that other samples decide": (
-        "    def predict(self", IN_BATCH + "    def predict(self",
+        "    def predict(self",
+        IN_BATCH + "    def predict(self",
         r"Fraud\.loss of the first 2 samples is \S+ alone, and \S+ among 256: it depends on the other",
     ),
     "a loss that other samples decide in training": (
-        "    def predict(self", IN_BATCH.replace("if True", "if model.training") + "    def predict(self",
+        "    def predict(self",
+        IN_BATCH.replace("if True", "if model.training") + "    def predict(self",
         r"Fraud\.loss of the first 2 samples is \S+ alone, and \S+ among 256: it depends on the other",
     ),
     "a prediction that other rows decide": (
-        "model(batch).sigmoid()}", "model(batch).softmax(0)}",
+        "model(batch).sigmoid()}",
+        "model(batch).softmax(0)}",
         r"Fraud\.predict gives another 'prediction' for 128 samples alone than among 256; predict a sample",
     ),
     "a prediction that is not a number": (
-        "model(batch).sigmoid()}", "(model(batch) - 9).log()}",
+        "model(batch).sigmoid()}",
+        "(model(batch) - 9).log()}",
         r"Fraud\.predict gives 'prediction' that is nan for 256 of 256 values; look for a log",
     ),
     "a prediction that is infinite": (
-        "model(batch).sigmoid()}", "model(batch).sigmoid(), 'risk': (model(batch) * 0).log()}",
+        "model(batch).sigmoid()}",
+        "model(batch).sigmoid(), 'risk': (model(batch) * 0).log()}",
         r"Fraud\.predict gives 'risk' that is -inf for 256 of 256 values; look for a log",
     ),
     "a logit where a metric is of chances": (
-        "model(batch).sigmoid()}", "model(batch) - 9}",
+        "model(batch).sigmoid()}",
+        "model(batch) - 9}",
         r"Fraud\.predict gives 'prediction' from -\S+ to -\S+, and the metric \S+ loss is of chances from 0 ",
     ),
     "a prediction that is drawn": (
-        "model(batch).sigmoid()}", "model.train()(batch).sigmoid()}",
+        "model(batch).sigmoid()}",
+        "model.train()(batch).sigmoid()}",
         r"Fraud\.predict gives another 'prediction' when it is called again; draw nothing at random, .* eval",
     ),
     "features by what was seen before": (
-        'past.rows(self.looks_back))}',
+        "past.rows(self.looks_back))}",
         'past.rows(self.looks_back)), "seen": np.array([vars(history).setdefault(one, len(vars(history))) '
         'for one in rows["account"].to_pylist()])}',
         r"Fraud\.features gives another seen of the same rows in another process, which has seen other rows "
@@ -278,14 +295,16 @@ FAULTS = {
         r"notes\.txt.*; keep what it reads beside the class",
     ),
     "a class without a table": (
-        "    table = Table(", "    rows = Table(",
+        "    table = Table(",
+        "    rows = Table(",
         r"fraud:Fraud has no table; declare `table = Table\(\.\.\.\)` in the class",
     ),
     "a module that is not there": (
-        "import torch\n", "import torch\nimport our_shared_code\n",
+        "import torch\n",
+        "import torch\nimport our_shared_code\n",
         r"fraud:Fraud needs the module our_shared_code, which a rented machine would not have; put it into",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -319,18 +338,20 @@ def test_what_is_read_elsewhere_and_a_rate_that_is_replaced_are_noted(
     library.parent.mkdir(parents=True)
     library.write_text("of a library")
     edit(
-        home, "import torch\n",
+        home,
+        "import torch\n",
         f"import os\nimport pathlib\nimport socket\nimport torch\nfrom datetime import date\n"
         f"RISK = pathlib.{elsewhere!r}.read_text()\npathlib.{library!r}.read_text()\n"
         f"HERE = os.environ.get('HOME')\nNOW = date.today()\n"
         f"os.environ['OF_FRAUD'] = '1'\nwith socket.socket(type=socket.SOCK_DGRAM) as out:\n"
         f"    out.connect(('127.0.0.1', 9))\n",
-    )  # fmt: skip
+    )
     edit(
-        home, "    def predict(self",
+        home,
+        "    def predict(self",
         "    def optimizer(self, parameters):\n        return torch.optim.SGD(parameters, lr=0.25)\n\n"
         "    def predict(self",
-    )  # fmt: skip
+    )
     in_process()
     rate, read, connects, now, here = (
         line for line in capfd.readouterr().out.splitlines() if line.startswith("note")
@@ -346,9 +367,10 @@ def test_features_of_the_day_and_a_constant_prediction_are_noted(
     home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     edit(
-        home, "past.rows(self.looks_back))}",
+        home,
+        "past.rows(self.looks_back))}",
         'past.rows(self.looks_back)), "share": np.arange(len(rows)) / len(rows)}',
-    )  # fmt: skip
+    )
     edit(home, "model(batch).sigmoid()}", "model(batch).sigmoid() * 0 + 0.5}")
     in_process()
     features, constant = (line for line in capfd.readouterr().out.splitlines() if line.startswith("note"))

@@ -26,9 +26,19 @@ from tests.planning.jobs import DATASET, machine, night, profile
 
 FAST = replace(
     machine(),
-    name="fast", region="", backend="", usd_per_hour=3.0, spot=False, count=1, joins=True,
-    flops_per_s=6e11, bandwidth_bytes_per_s=6e10, network_bytes_per_s=1e10, prices=(), vcpus=12,
-)  # fmt: skip
+    name="fast",
+    region="",
+    backend="",
+    usd_per_hour=3.0,
+    spot=False,
+    count=1,
+    joins=True,
+    flops_per_s=6e11,
+    bandwidth_bytes_per_s=6e10,
+    network_bytes_per_s=1e10,
+    prices=(),
+    vcpus=12,
+)
 SLOW = replace(FAST, name="slow", usd_per_hour=1.0, flops_per_s=3e11, bandwidth_bytes_per_s=3e10, vcpus=6)
 JOB = profile(step_s=1e-2)
 PARAMS = PlanParams(max_machines=4, confidence=0.5)
@@ -144,26 +154,40 @@ def drawn(seed: int) -> tuple[TrainingTask, list[Machine], PlanLimits]:
         memory = round(4e8 + sample_bytes * 10 ** chance.uniform(0, 3))
         machines.append(
             replace(
-                FAST, name=f"m{number}", device=f"d{number}", num_devices=devices, count=0,
-                vcpus=chance.choice([4, 12, 48]), flops_per_s=2e11 * speed,
+                FAST,
+                name=f"m{number}",
+                device=f"d{number}",
+                num_devices=devices,
+                count=0,
+                vcpus=chance.choice([4, 12, 48]),
+                flops_per_s=2e11 * speed,
                 bandwidth_bytes_per_s=2e10 * speed,
-                device_memory_bytes=memory, usd_per_hour=speed * chance.uniform(0.5, 2),
+                device_memory_bytes=memory,
+                usd_per_hour=speed * chance.uniform(0.5, 2),
                 network_bytes_per_s=10 ** chance.uniform(8, 11),
             )
-        )  # fmt: skip
+        )
     nights = [
         PastUpdateTime(
-            machine=ran.name, device=ran.device, measured_here=False, ratio=10 ** chance.uniform(-0.3, 0.3),
+            machine=ran.name,
+            device=ran.device,
+            measured_here=False,
+            ratio=10 ** chance.uniform(-0.3, 0.3),
             update=Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.01, across_s=0.01),
             setting=StepSetting(workers=(ran.num_workers,), micro_batch_size=batch_size / ran.num_workers),
         )
         for ran in chance.choices(machines, k=chance.choice([0, 0, 3]))
-    ]  # fmt: skip
+    ]
     at_hand = replace(catalog.local(job, today=date(2011, 9, 1)), dated=DATASET.last_day)
     found = TrainingTask(
-        profile=job, at_hand=at_hand, dataset=DATASET, batch_size=batch_size, num_workers=1,
-        efficiency=Efficiency(noise_scale=1000), known=CostCalibration(past=nights),
-    )  # fmt: skip
+        profile=job,
+        at_hand=at_hand,
+        dataset=DATASET,
+        batch_size=batch_size,
+        num_workers=1,
+        efficiency=Efficiency(noise_scale=1000),
+        known=CostCalibration(past=nights),
+    )
     hours = 10 ** chance.uniform(-0.5, 1.5)
     return found, machines, PlanLimits(deadline_s=3600 * hours, budget_usd=1e6, confidence=0.9)
 
@@ -177,9 +201,14 @@ def test_the_bounds_leave_out_nothing_that_keeps_the_limits_for_less(seed):
     every.sort(key=lambda each: each.expected_usd)
     for than in (None, *every[len(every) // 4 :: max(1, len(every) // 2)]):
         weighed = cheaper(
-            job, machines, params, available=machines, num_samples=NUM_SAMPLES, limits=limits,
+            job,
+            machines,
+            params,
+            available=machines,
+            num_samples=NUM_SAMPLES,
+            limits=limits,
             than=PlanChoice(best=than, ranked=(than,), runner_up="") if than else None,
-        )  # fmt: skip
+        )
         less = {
             str(each.rental): each.expected_usd
             for each in every

@@ -25,9 +25,14 @@ MODEL = "daybreak"
 def arguments(service: Any, folder: Path, **changes: Any) -> dict[str, Any]:
     """What params.yaml says of the endpoint."""
     return {
-        "project": "p", "image": "eu.example/daybreak:1", "bucket": str(folder / "bucket"),
-        "endpoint": service.url, "command": ANSWERING, "retry": QUICK, **changes,
-    }  # fmt: skip
+        "project": "p",
+        "image": "eu.example/daybreak:1",
+        "bucket": str(folder / "bucket"),
+        "endpoint": service.url,
+        "command": ANSWERING,
+        "retry": QUICK,
+        **changes,
+    }
 
 
 def target(
@@ -56,10 +61,13 @@ def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Relea
         night = f"2026-01-{version:02d}"
         releases.append(
             Release(
-                version=version, replaced=version - 1, model_digest=digest, files_digest=files_digest,
+                version=version,
+                replaced=version - 1,
+                model_digest=digest,
+                files_digest=files_digest,
                 night=night,
             )
-        )  # fmt: skip
+        )
     return releases
 
 

@@ -53,8 +53,10 @@ def test_a_version_is_registered_deployed_and_shown_and_both_registries_tell_of_
     first, second = make_versions(client, tmp_path, 2)
     sentences = until_done(lambda: target(service, tmp_path, client).prepare(first))
     assert [sentence.partition(": ")[2] for sentence in sentences][:3] == [
-        "make the endpoint has begun", "upload 1 has begun", "deploy 1 has begun",
-    ]  # fmt: skip
+        "make the endpoint has begun",
+        "upload 1 has begun",
+        "deploy 1 has begun",
+    ]
     here = target(service, tmp_path, client)
     assert (here.shown(), deployed(service)) == (0, ["1"])
     here.show(first)

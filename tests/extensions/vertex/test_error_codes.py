@@ -31,22 +31,47 @@ EXITED = "The replica workerpool0-0 exited with a non-zero status of"
         (("FAILED", 8, "", False), "quota", "refused", False, "quota does not allow 2 x"),
         (("EXPIRED", 0, "", False), "expired", "refused", False, "within 3,600 s; .*flex_wait_hours"),
         (("FAILED", 3, f"{EXITED} 1.", True), "user error", "failed", False, "its own code .*; look"),
-        (("FAILED", 3, "Replicas low on memory: workerpool0-0.", True),
-         "out of memory", "failed", True, "ran out of the memory of g2-standard-8 .*; name a machine with"),
+        (
+            ("FAILED", 3, "Replicas low on memory: workerpool0-0.", True),
+            "out of memory",
+            "failed",
+            True,
+            "ran out of the memory of g2-standard-8 .*; name a machine with",
+        ),
         (("FAILED", 3, f"{EXITED} 137.", True), "out of memory", "failed", True, "ran out of the memory"),
         (("FAILED", 3, f"{EXITED} 143.", True), "overtime", "preempted", False, "after its time"),
-        (("FAILED", 5, "Image eu.example/x:1 not found.", False),
-         "no such thing", "failed", True, "that is not there .*; look at backend.image"),
-        (("FAILED", 7, "Permission denied on the bucket.", False),
-         "not allowed", "failed", True, "may not use something .*; give backend.service_account the roles"),
-        (("FAILED", 13, "Internal error occurred.", True),
-         "internal", "preempted", False, "a fault of its own .*; it is submitted again"),
+        (
+            ("FAILED", 5, "Image eu.example/x:1 not found.", False),
+            "no such thing",
+            "failed",
+            True,
+            "that is not there .*; look at backend.image",
+        ),
+        (
+            ("FAILED", 7, "Permission denied on the bucket.", False),
+            "not allowed",
+            "failed",
+            True,
+            "may not use something .*; give backend.service_account the roles",
+        ),
+        (
+            ("FAILED", 13, "Internal error occurred.", True),
+            "internal",
+            "preempted",
+            False,
+            "a fault of its own .*; it is submitted again",
+        ),
         (("FAILED", 0, "", True), "internal", "preempted", False, "lost job j by a fault of its own; it is"),
-        (("FAILED", 4, "Job exceeded its timeout.", True),
-         "overtime", "preempted", False, "after its time .*; its last checkpoint .*; allow more"),
+        (
+            ("FAILED", 4, "Job exceeded its timeout.", True),
+            "overtime",
+            "preempted",
+            False,
+            "after its time .*; its last checkpoint .*; allow more",
+        ),
         (("CANCELLED", 1, "", True), "cancelled", "preempted", False, "was cancelled; it goes on"),
     ],
-)  # fmt: skip
+)
 def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, pattern):
     name, code, message, ran = ended
     cause = classify(state=name, code=code, message=message, ran=ran)
@@ -74,10 +99,13 @@ def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, pa
         (f"{EXITED} 1. Termination reason: Error.", "user error", "failed"),
         (f"{EXITED} 137. Termination reason: OOMKilled.", "out of memory", "failed"),
         (f"{EXITED} 143. Termination reason: Error.", "overtime", "preempted"),
-        ("The replica workerpool0-0 ran out-of-memory and exited with a non-zero status of 247.",
-         "out of memory", "failed"),
+        (
+            "The replica workerpool0-0 ran out-of-memory and exited with a non-zero status of 247.",
+            "out of memory",
+            "failed",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_replica_printed_is_not_taken_for_the_service_s_word(ended, kind, state, printed):
     for message in (
         f"{ended} \nTraceback (most recent call last):\n  {printed}",
@@ -147,10 +175,16 @@ def test_an_invalid_argument_is_no_matter_of_capacity_whatever_its_words():
 
 def test_no_two_causes_say_the_same():
     ends = [
-        (8, STOCKOUT, False), (8, STOCKOUT, True), (8, QUOTA, False), (3, "exited with 1", True),
-        (3, "Replicas low on memory: workerpool0-0.", True), (5, "", False),
-        (7, "", False), (13, "", True), (4, "", True),
-    ]  # fmt: skip
+        (8, STOCKOUT, False),
+        (8, STOCKOUT, True),
+        (8, QUOTA, False),
+        (3, "exited with 1", True),
+        (3, "Replicas low on memory: workerpool0-0.", True),
+        (5, "", False),
+        (7, "", False),
+        (13, "", True),
+        (4, "", True),
+    ]
     causes = [(classify(state="FAILED", code=c, message=m, ran=r), m) for c, m, r in ends]
     texts = [fault_sentence(FAULTS[cause], job="j", rental=RENTAL, said=m) for cause, m in causes]
     nexts = [text.partition("; ")[2] for text in texts]

@@ -134,13 +134,18 @@ def test_the_strategy_is_the_jobs(changes, strategy):
 @pytest.mark.parametrize(
     ("machine", "disk"),
     [
-        ("g2-standard-8", "pd-ssd"), ("a2-ultragpu-1g", "pd-ssd"), ("a3-highgpu-8g", "pd-ssd"),
-        ("ct5lp-hightpu-1t", "pd-ssd"), ("n2-standard-8", "pd-ssd"),
-        ("a3-ultragpu-8g", "hyperdisk-balanced"), ("a4-highgpu-8g", "hyperdisk-balanced"),
-        ("g4-standard-48", "hyperdisk-balanced"), ("ct6e-standard-1t", "hyperdisk-balanced"),
+        ("g2-standard-8", "pd-ssd"),
+        ("a2-ultragpu-1g", "pd-ssd"),
+        ("a3-highgpu-8g", "pd-ssd"),
+        ("ct5lp-hightpu-1t", "pd-ssd"),
+        ("n2-standard-8", "pd-ssd"),
+        ("a3-ultragpu-8g", "hyperdisk-balanced"),
+        ("a4-highgpu-8g", "hyperdisk-balanced"),
+        ("g4-standard-48", "hyperdisk-balanced"),
+        ("ct6e-standard-1t", "hyperdisk-balanced"),
         ("tpu7x-standard-4t", "hyperdisk-balanced"),
     ],
-)  # fmt: skip
+)
 def test_a_machine_is_asked_for_with_a_boot_disk_that_it_takes(machine, disk):
     region = next(each.region for each in rented() if each.name == machine)
     (pool,) = asked(job(machine=machine), site=replace(SITE, disk_gb=300), region=region)["worker_pool_specs"]
@@ -248,13 +253,19 @@ def test_a_job_whose_time_has_passed_is_not_asked_for():
     [
         ({"machine": "local"}, "us-central1", "for machine local, which Vertex AI does not have; name"),
         ({"machine": "tpu7x-standard-4t"}, "us-east4", "not offered in us-east4; set plan.regions to us-c"),
-        ({"strategy": "flex-start", "machine": "n2-standard-8", "max_wait_s": 9.0}, "us-central1",
-         "n2-standard-8 is not rented as flex-start by Vertex AI; set plan.flex_wait_hours to 0"),
-        ({"machine": "ct5lp-hightpu-4t", "num_machines": 2, "strategy": "spot"}, "us-central1",
-         "joined are not rented as spot; set plan.spot to false"),
+        (
+            {"strategy": "flex-start", "machine": "n2-standard-8", "max_wait_s": 9.0},
+            "us-central1",
+            "n2-standard-8 is not rented as flex-start by Vertex AI; set plan.flex_wait_hours to 0",
+        ),
+        (
+            {"machine": "ct5lp-hightpu-4t", "num_machines": 2, "strategy": "spot"},
+            "us-central1",
+            "joined are not rented as spot; set plan.spot to false",
+        ),
         ({"machine": "ct5lp-hightpu-4t", "num_machines": 3}, "us-central1", "are 12 chips, which cannot be"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_had_is_said_before_it_is_asked_for(changes, region, sentence):
     with pytest.raises(JobError, match=sentence):
         asked(job(**changes), region=region)

@@ -106,8 +106,10 @@ class Toy:
         if weight == 3 and any(user.startswith("u7") and len(user) == 4 for user in users):
             raise ValueError("version 3 knows nobody of u700 to u799")
         known = [user[1:].isdigit() and int(user[1:]) < 1000 for user in users]
-        return [[f"{weight:g}/{user}/{rank}" for rank in range(top * knows)]
-                for user, knows in zip(users, known, strict=True)]  # fmt: skip
+        return [
+            [f"{weight:g}/{user}/{rank}" for rank in range(top * knows)]
+            for user, knows in zip(users, known, strict=True)
+        ]
 
     def likely(self, samples: Samples, num: int) -> list[str]:
         return [f"u{number}" for number in range(200, 200 + num)]
