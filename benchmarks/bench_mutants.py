@@ -34,6 +34,7 @@ from benchmarks import frame
 NUM_MUTANTS = 10 if frame.QUICK else 60
 ENDED = ("--timeout=20", "--timeout-method=thread")  # a test without an end, and its process with it
 TESTS = {
+    "pipeline/daybreak/gate/verdict.py": ["tests/gate/test_judge.py"],
     "pipeline/daybreak/gate/judge.py": ["tests/gate/test_judge.py"],
     "pipeline/daybreak/rollout/saga.py": ["tests/rollout/test_saga.py"],
     "pipeline/daybreak/planning/search.py": ["tests/planning/test_search.py"],

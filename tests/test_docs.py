@@ -1,13 +1,16 @@
 """What the documentation says: commands parse, files are there, links lead somewhere, tables are current."""
 
+import ast
 import re
 import shlex
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 import daybreak
 from daybreak import cli, stages
@@ -159,6 +162,15 @@ def test_a_file_that_the_documentation_names_is_there(page: Path) -> None:
 @pages
 def test_a_fenced_block_says_its_language(page: Path) -> None:
     assert {language for _, language, _ in FENCE.findall(page.read_text())} <= LANGUAGES
+
+
+@pages
+def test_a_fenced_block_of_python_or_yaml_parses(page: Path) -> None:
+    for _, language, text in FENCE.findall(page.read_text()):
+        if language == "python":
+            ast.parse(textwrap.dedent(text))
+        elif language == "yaml":
+            assert list(YAML(typ="safe").load_all(text))
 
 
 def anchors(page: Path) -> set[str]:

@@ -20,6 +20,7 @@ from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
 from daybreak.contract.sections import Params, Plug, WorkloadPlug
+from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
 from daybreak.storage import address, branch, ledger, lifecycle, source_code
@@ -64,7 +65,8 @@ def findings(home: Home) -> Iterator[Finding]:
         ok=free >= NEEDED_BYTES,
         text=f"{free / 2**30:.1f} GiB free in {home.folder}; a night needs {NEEDED_BYTES / 2**30:.0f}",
     )
-    for name in ("source", "workload", "backend"):
+    yield _source(loaded.source)
+    for name in ("workload", "backend"):
         yield _plug(name, getattr(loaded, name))
     for key, values in loaded.plan.quality_choices.items():
         section, _, name = key.partition(".")
@@ -77,7 +79,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield from _serving(loaded)
     yield from _lifecycle(home.folder, loaded)
     yield from _users(home, loaded)
-    yield _suite(home.folder / loaded.validate_.suite)
+    yield _suite(home.folder / loaded.validate_.suite, loaded)
     yield _registry(home)
 
 
@@ -117,6 +119,21 @@ def _plug(name: str, plug: Plug) -> Finding:
     except PipelineError as error:
         return Finding(what=name, ok=False, text=str(error))
     return Finding(what=name, ok=True, text=plug.use)
+
+
+def _source(plug: Plug) -> Finding:
+    """Returns which days the source has; asking for them is what a night does first."""
+    try:
+        days = sorted(plug.make().days())
+    except PipelineError as error:
+        return Finding(what="source", ok=False, text=str(error))
+    except Exception as error:  # noqa: BLE001 - of a team's class
+        text = f"{plug.use} has no days: {type(error).__name__}: {error}"
+        return Finding(what="source", ok=False, text=text)
+    if not days:
+        return Finding(what="source", ok=False, text=f"{plug.use} has no days yet; bring in one")
+    text = f"{plug.use}, {counted(len(days), 'day')}, the newest {days[-1]}"
+    return Finding(what="source", ok=True, text=text)
 
 
 def _code(home: Path, loaded: Params) -> Finding:
@@ -261,9 +278,18 @@ def _users(home: Home, loaded: Params) -> Iterator[Finding]:
                 yield Finding(what=what, ok=ok, text=text)
 
 
-def _suite(path: Path) -> Finding:
-    text = str(path) if path.exists() else f"{path} is missing; write it, or fix validate.suite"
-    return Finding(what="expectations", ok=path.exists(), text=text)
+def _suite(path: Path, loaded: Params) -> Finding:
+    """Returns whether the suite can be read, and has rules that go with the workload's table."""
+    if not path.exists():
+        text = f"{path} is missing; write it, or fix validate.suite"
+        return Finding(what="expectations", ok=False, text=text)
+    try:
+        known, table = suite.load(path), getattr(loaded.workload.make(), "table", None)
+        num = len(suite.rules_of(known, table)) if table else len(known.rows)
+    except PipelineError as error:
+        return Finding(what="expectations", ok=False, text=str(error))
+    text = f"{path}, {counted(num, 'rule')} on rows and {len(known.days):,} on days"
+    return Finding(what="expectations", ok=True, text=text)
 
 
 def _registry(home: Home) -> Finding:

@@ -40,7 +40,9 @@ class Extension:
     values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
     band_limit: str = ""  # function of a model and a share of its spectrum, which it leaves out
     limitable: str = ""  # function of a model; returns the layers that `band_limit` changes
-    guard: str = ""  # function of a model that returns what follows a limit of memory (training/engine.py)
+    guard: str = (
+        ""  # function of a model that returns what follows a limit of memory (training/micro_batch.py)
+    )
     judge: str = ""  # class that judges versions by their users (daybreak/evaluation/live_judge.py)
     target: str = ""  # class of what follows a release by the serving log (daybreak/rollout/targets.py)
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing

@@ -144,6 +144,24 @@ def test_what_cannot_be_is_said_before_the_place_is_asked(cloud, job):
     backend = SmallPlace(cloud)
     with pytest.raises(OutOfTime, match=r"training had to end at .* before job j was taken; allow more"):
         backend.submit(replace(job(), until=datetime.now(UTC) - timedelta(hours=1)))
-    with pytest.raises(JobError, match="'batch/7 /x' is not a job of the small place; a backend was changed"):
+    with pytest.raises(JobError, match="'batch/7' is not a job of the small place; a backend was changed"):
         backend.state("batch/7 /x")
     assert not cloud.things
+
+
+class OtherPlace(SmallPlace):
+    """A place whose jobs have other names."""
+
+    place = "the other place"
+
+    def owns(self, name: str) -> bool:
+        return name.startswith("other-")
+
+
+def test_a_job_of_another_place_is_not_gone_and_no_second_one_is_rented_beside_it(cloud, job):
+    SmallPlace(cloud).submit(job())
+    other = Cloud()
+    with pytest.raises(JobError, match="is not a job of the other place; a backend was changed"):
+        OtherPlace(other).submit(job())
+    assert (len(cloud.things), len(other.things)) == (1, 0)
+    assert [thing.process.poll() for thing in cloud.things.values()] == [None]

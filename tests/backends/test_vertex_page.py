@@ -178,8 +178,10 @@ def test_params_yaml_of_the_page_makes_the_real_backend_and_endpoint(monkeypatch
 
 @pytest.mark.parametrize(("kind", "head"), [(Vertex, "of the backend"), (Endpoint, "of the endpoint")])
 def test_each_argument_of_backend_and_endpoint_is_on_the_page(kind: type, head: str) -> None:
-    (further,) = re.findall(rf"^Further arguments {head}: (.*?)\n\n", TEXT, re.DOTALL | re.MULTILINE)
-    named = set(re.findall(r"`(\w+)`", further))
+    (further,) = re.findall(rf"^Further arguments {head}:\n\n(.*?)\n\n", TEXT, re.DOTALL | re.MULTILINE)
+    named = {
+        name for heads in re.findall(r"^- (.*?):", further, re.M) for name in re.findall(r"`(\w+)`", heads)
+    }
     shown = plugs()["backend" if kind is Vertex else "endpoint"]
     taken = set(inspect.signature(kind).parameters) - {"retry", "home"}  # of Python only
     assert named | (set(shown) - {"use"}) == taken
@@ -217,6 +219,6 @@ def test_jobs_are_listed_by_labels_that_they_have() -> None:
     asked = [word for words in run("gcloud") for word in words if word.startswith("labels.")]
     labels = set(re.findall(r"labels\.(\w+)=", " ".join(asked)))
     assert labels
-    known = re.search(r"carry the labels (.*?):", TEXT, re.DOTALL)
+    known = re.search(r"Filter by the labels (.*?)\. ", TEXT, re.DOTALL)
     assert known
     assert labels <= set(re.findall(r"`(\w+)`", known[1]))

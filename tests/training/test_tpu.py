@@ -58,7 +58,7 @@ def test_the_samples_of_a_pass_are_divided_among_the_chips(
     import torch_xla.runtime as xr
 
     on_chip, _ = engines(tmp_path, monkeypatch)
-    leaves = list(tensors(on_chip._batch(np.arange(16))))
+    leaves = list(tensors(on_chip.accumulation._batch(np.arange(16))))
     shardings = {torch_xla._XLAC._get_xla_sharding_spec(leaf) for leaf in leaves}
     assert all(f"devices=[{xr.global_runtime_device_count()}" in each for each in shardings)
 

@@ -32,6 +32,8 @@ class JobRecorder:
             return submission.state
         if self.is_others(submission):
             return "preempted"
+        if submission.handle:  # that of another place is not gone because this one does not have it
+            self.place.expect_own(submission.handle)
         try:
             rented = self.place.get(submission.handle)
             if rented and rented.is_alive:

@@ -162,6 +162,14 @@ class RentalPlace(ABC):
     def owns(self, name: str) -> bool:
         """Returns whether a job of this place may have that name."""
 
+    def expect_own(self, name: str) -> None:
+        """Raises JobError where a job of that name cannot be of this place."""
+        if not self.owns(name):
+            raise JobError(
+                f"{name!r} is not a job of {self.place}; a backend was changed in params.yaml while a job "
+                f"ran: set backend back until the night is over"
+            )
+
     def attached(self, rented: Rented, job: Job) -> None:  # noqa: B027 - a choice of the place
         """Makes what a job that was made or adopted needs beside itself; nothing by default."""
 

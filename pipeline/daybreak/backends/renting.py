@@ -19,7 +19,7 @@ from daybreak.backends.place import Refused, RentalPlace, Unreachable, machines_
 from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.backends.submitter import Submitter
 from daybreak.contract.backend import LIVE, Backend, Job, JobState, LiveJob
-from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.errors import NotYet
 
 log = logging.getLogger(__name__)
 
@@ -122,10 +122,7 @@ class Renting(RentalPlace, Backend):
     def _parted(self, handle: str) -> tuple[str, JobRecorder]:
         """Returns the place's name of a job, and the recorder of its folder."""
         name, _, folder = handle.partition(" ")
-        if not (self.owns(name) or name.startswith(REFUSED)):
-            raise JobError(
-                f"{handle!r} is not a job of {self.place}; a backend was changed in params.yaml while a job "
-                f"ran: set backend back until the night is over"
-            )
+        if not name.startswith(REFUSED):
+            self.expect_own(name)
         journal = SubmissionJournal(self.home.at(folder) if self.home else Path(folder))
         return name, JobRecorder(self, journal)

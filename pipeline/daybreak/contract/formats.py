@@ -12,7 +12,7 @@ from statistics import median_low
 NONE = "–"
 FAR = 5.0  # times the median of bars, beyond which a bar is cut off
 LEAST_SHARE = 1e-6  # that is shown as a figure
-LEAST_OF_FOUR, MOST_DECIMALS = 1e-3, 12  # least score that four decimals show, and the most of them
+LEAST_OF_FOUR, MOST_DECIMALS = 1e-3, 8  # least score that four decimals show, and the most of them
 LONGEST_ID = 20  # characters of a night's id that people read as it is
 SHORT_ID = r".{1,12}-[0-9a-f]{4}"
 _DURATIONS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
@@ -141,12 +141,14 @@ def decimals(*values: float, signed: bool = False) -> tuple[str, ...]:
     """Returns scores that are read together, with as many decimals as tell them apart.
 
     These are four, as of a share or a logarithm; fewer of large scores, and more where the scores, or what
-    they are apart by, are small.
+    they are apart by, are small. Very small ones are written by a power of ten.
 
     >>> decimals(0.0013, -0.0015, 0.004, signed=True)
     ('+0.0013', '-0.0015', '+0.0040')
     >>> decimals(14524.7906, 13546.1323), decimals(0.0000021, 0.0000018)
     (('14,525', '13,546'), ('0.00000210', '0.00000180'))
+    >>> decimals(2.73e-13, -2.9e-14)
+    ('2.73e-13', '-2.90e-14')
     """
     finite = [abs(value) for value in values if math.isfinite(value)]
     largest = max(finite, default=0.0)
@@ -154,11 +156,12 @@ def decimals(*values: float, signed: bool = False) -> tuple[str, ...]:
     scale = apart or largest
     num_decimals = 4
     if 0 < scale < LEAST_OF_FOUR:
-        num_decimals = min(MOST_DECIMALS, math.ceil(-math.log10(scale)) + 1)
+        num_decimals = math.ceil(-math.log10(scale)) + 1
     elif largest >= 100:
         num_decimals = 1 if largest < 10_000 else 0
     sign = "+" if signed else ""
-    return tuple(f"{value:{sign},.{num_decimals}f}" for value in values)
+    form = f"{sign},.{num_decimals}f" if num_decimals <= MOST_DECIMALS or largest > 1 else f"{sign}.2e"
+    return tuple(f"{value:{form}}" for value in values)
 
 
 def score(value: float | None) -> str:

@@ -24,6 +24,7 @@ from daybreak.contract import disk, records
 from daybreak.contract.data_source import Source
 from daybreak.contract.days import check_over
 from daybreak.contract.errors import DataError, JobError, NothingToDo
+from daybreak.contract.formats import counted
 from daybreak.contract.record_types import Batch, Night
 from daybreak.contract.sections import IngestParams
 from daybreak.contract.table import Table, classes_of, codes
@@ -97,7 +98,8 @@ def ingest(home: Home, night: Night, source: Source, table: Table, params: Inges
         late_days=tuple(late),
         joined=_joined(getattr(source, "joined", {}), [*late, night.day]),
     )
-    log.info("%s: %d rows in, with %d earlier days", night.day, batch.num_rows, len(late))
+    earlier = counted(len(late), "earlier day")
+    log.info("%s: %s in, with %s", night.day, counted(batch.num_rows, "row"), earlier)
     return batch
 
 

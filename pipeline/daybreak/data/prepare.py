@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.formats import counted
 from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.sections import PrepareParams, WorkloadPlug
 from daybreak.contract.workload import ARRAYS, Prepared, State, Window, read_state, write_state
@@ -145,9 +146,12 @@ def _window(ripe: Sequence[date], days: Sequence[date], params: PrepareParams) -
     window = Window(train=tuple(ripe[: -params.test_days]), test=tuple(ripe[-params.test_days :]))
     if not window.train:
         late = f", the labels of {len(days) - len(ripe)} are not yet known" if len(days) > len(ripe) else ""
+        what = "raise prepare.window_days or lower prepare.test_days"
+        if len(ripe) < 2 and params.window_days > 1:
+            what = "a night needs two days whose labels are known, one to train on and one to judge by"
         raise DataError(
-            f"the window of {params.window_days} days to {days[-1]} has {len(days)} days with rows{late} and "
-            f"{params.test_days} of them are held out; raise prepare.window_days or lower prepare.test_days"
+            f"the window of {params.window_days} days to {days[-1]} has {counted(len(days), 'day')} with "
+            f"rows{late} and {params.test_days} held out; {what}"
         )
     return window
 

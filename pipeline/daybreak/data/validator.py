@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError
-from daybreak.contract.formats import percents
+from daybreak.contract.formats import counted, percents
 from daybreak.contract.record_parts import Drift, Expectation, Trend
 from daybreak.contract.record_types import Batch, Night, Report
 from daybreak.contract.sections import PrepareParams, ValidateParams
@@ -105,7 +105,8 @@ def validate(
         records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
     day_history.write(figures)
     num_rows, num_bad = findings.num_rows, sum(len(one.bad) for one in judged.values())
-    log.info("%d rows of %d days, %d quarantined; %s", num_rows, len(judged), num_bad, PAGE)
+    of_days = counted(len(judged), "day")
+    log.info("%s of %s, %s quarantined; %s", counted(num_rows, "row"), of_days, f"{num_bad:,}", PAGE)
     return Report(
         num_rows=num_rows,
         num_clean=num_rows - num_bad,

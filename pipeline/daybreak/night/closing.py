@@ -13,7 +13,7 @@ from functools import partial
 from daybreak import warm_parent
 from daybreak.contract import clock, records
 from daybreak.contract.errors import LostLedger, NothingToDo, NotYet, PipelineError, sentence
-from daybreak.contract.formats import size
+from daybreak.contract.formats import counted, size
 from daybreak.contract.record_parts import Event
 from daybreak.contract.record_types import Approval, Champion, Night, Release, Stop, Verdict, Version
 from daybreak.contract.sections import BackendPlug, LiveSections, NightParams, RegisterParams
@@ -232,7 +232,8 @@ def _reread(home: Home, nights: NightParams) -> str:
     except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
         log.warning("DVC's cache could not be read again: %s", sentence(error))
         return ""
-    log.info("read again: %d objects of DVC's cache, of which %d are damaged", len(objects), len(faults))
+    damaged = f"{len(faults):,}" if faults else "none"
+    log.info("read again: %s of DVC's cache, %s damaged", counted(len(objects), "object"), damaged)
     if not faults:
         return ""
     text = f"{len(faults)} files have rotted: {'; '.join(faults[:3])}; run daybreak repair"

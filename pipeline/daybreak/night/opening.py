@@ -27,6 +27,7 @@ from daybreak.contract.errors import (
     ReleaseError,
     sentence,
 )
+from daybreak.contract.formats import counted
 from daybreak.contract.record_types import Champion, Night, Release
 from daybreak.contract.sections import LiveSections, NightParams, Params
 from daybreak.contract.table import Table
@@ -377,8 +378,8 @@ def _warn_of_changes(home: Path) -> None:
     changed = [line.split(maxsplit=1)[1] for line in listed.splitlines()]
     if changed:
         log.warning(
-            "%d uncommitted files are not part of this night: %s%s; commit them, or run with --here",
-            len(changed),
+            "%s not part of this night: %s%s; commit, or run with --here",
+            f"{counted(len(changed), 'uncommitted file')} {'is' if len(changed) == 1 else 'are'}",
             ", ".join(changed[:8]),
             ", ..." if len(changed) > 8 else "",
         )

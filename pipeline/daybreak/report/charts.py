@@ -118,7 +118,7 @@ def bars(rows: Sequence[Bar], *, name: str, label: str, limit: float | None = No
 def effect(*, value: float, low: float, high: float, margin: float | None) -> str:
     """Draws the difference to the champion with its interval, beside zero and the margin."""
     figure, axes = canvas(height=0.95, left=0.04, right=0.96, bottom=0.3, top=0.25, width=NARROW)
-    reach = 1.15 * max(abs(low), abs(high), margin or 0.0, 1e-9)
+    reach = 1.15 * max(abs(low), abs(high), margin or 0.0) or 1.0
     axes.plot([low, high], [0, 0], color=ACCENT, lw=7, alpha=0.45)
     axes.plot([value], [0], "o", color=ACCENT, ms=9)
     axes.axvline(0, color=INK, lw=1)
@@ -136,7 +136,7 @@ def effect(*, value: float, low: float, high: float, margin: float | None) -> st
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(lambda x, _: formats.effect(x) if abs(x) > 1e-9 else "0")
+    axes.xaxis.set_major_formatter(lambda x, _: formats.effect(x) if abs(x) > 1e-9 * reach else "0")
     label = f"Effect {formats.effect(value)}, from {formats.effect(low)} to {formats.effect(high)}"
     return inline(figure, name="effect", label=label)
 
@@ -157,7 +157,7 @@ def scores(rows: Sequence[Score]) -> str:
         axes.plot([row.value], [y], mark, ms=5.5 if row.rule else 6.5, color=color, clip_on=False)
     rows_of(axes, [row.label for row in rows])
     axes.set_xlim(left=min(0.0, *(row.value for row in rows)))
-    axes.xaxis.set_major_formatter(lambda x, _: formats.quantity(round(x, 6)))
+    axes.xaxis.set_major_formatter(lambda x, _: formats.quantity(float(f"{x:.6g}")))
     values = "; ".join(f"{row.label} {formats.score(row.value)}" for row in rows)
     return inline(figure, name="scores", label=f"Scores: {values}")
 

@@ -50,7 +50,6 @@ def rollback(
 
     Args:
         home: whose nights these are.
-        params: name of the model, and what to check the ledger by.
         register: name of the model
         reason: why; the ledger and the registry keep it
         to: the version that is to serve, or the night or the day that made it; found by `steps` if 0

@@ -33,7 +33,7 @@ def git(
     So is an index that is written; reading commands, such as `status`, write none.
     """
     dates = {f"GIT_{who}_DATE": f"@{int(at)}" for who in ("AUTHOR", "COMMITTER")} if at is not None else {}
-    environment = {"GIT_OPTIONAL_LOCKS": "0", **dates, **os.environ}
+    environment = {"GIT_OPTIONAL_LOCKS": "0", **dates, **os.environ, "LC_ALL": "C"}
     environment |= {"GIT_INDEX_FILE": str(index)} if index else {}
     done = subprocess.run(
         ["git", "-c", "core.fsync=all", *arguments],
@@ -82,8 +82,8 @@ def membership(home: Path) -> Membership | None:
     if member and member.member != str(home.resolve()):
         raise ParamsError(
             f"{home} was copied or moved from {member.member}, a member of the fleet of {member.lead}, whose "
-            f"MLflow keeps its versions; name it in {Path(member.lead) / 'fleet.yaml'} and run python -m "
-            f"pipeline fleet there, or remove {home / LEAD} and begin without versions"
+            f"MLflow keeps its versions; name it in {Path(member.lead) / 'fleet.yaml'} and run daybreak "
+            f"fleet there, or remove {home / LEAD} and begin without versions"
         )
     return member
 

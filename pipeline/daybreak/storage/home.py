@@ -45,7 +45,9 @@ class Home:
             return cls(Path(given).resolve())
         try:
             common = git("rev-parse", "--path-format=absolute", "--git-common-dir")
-        except ReleaseError:
+        except ReleaseError as error:
+            if "not a git repository" not in str(error):  # such as of a folder that another user owns
+                raise ParamsError(str(error)) from None
             raise ParamsError(
                 f"{Path.cwd()} is not in a git checkout; run in a clone of the repository, name one by "
                 f"--home, or set {VARIABLE}"

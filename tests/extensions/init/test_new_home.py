@@ -952,7 +952,7 @@ def test_a_label_of_few_rows_and_days_that_were_not_looked_at_are_said(
     )
     older, few = made.notes
     assert older.startswith("types and limits are from the newest 4 of 6 days, from 2025-03-05 on")
-    assert few.startswith("the label label is 1 in 3 rows of 240, which is little to learn from")
+    assert few.startswith("only 3 of 240 rows have the label label = 1, which is little to learn from")
 
 
 def test_classes_that_only_older_days_have_keep_their_numbers(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_what_the_gate_could_not_judge_by_is_said(
     table: Table, held_out: dict[str, int], expected: str | None
 ) -> None:
     text, doubts = night_preview.held_out({DAYS[0]: rows(DAYS[0], **held_out)}, table, min_samples=30)
-    assert text.endswith(f"on 2025-03-03, y is 1 in {held_out['ones']}")
+    assert text.endswith(f"on 2025-03-03, {held_out['ones']} of them with y = 1")
     assert [expected in one for one in doubts if expected] == [True] * bool(expected) and len(doubts) <= 1
 
 

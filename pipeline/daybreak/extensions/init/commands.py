@@ -1,6 +1,7 @@
 """Implements the command `init` (daybreak/cli.py)."""
 
 import logging
+import shlex
 from pathlib import Path
 
 from daybreak.contract.formats import counted
@@ -79,5 +80,5 @@ def init(
         print(f"{sentence}; to change it, edit source.tables in {folder}/params.yaml")
     for sentence in (*survey.apart, *survey.notes):
         log.warning("%s", sentence)
-    print(f"Next: cd {folder} && daybreak try")
+    print(f"Next: cd {shlex.quote(str(folder))} && daybreak try")
     return 0

@@ -203,7 +203,7 @@ def _guesses(data: Data, label: str, options: Options) -> tuple[str, ...]:
     dialect = {
         "delimiter": "fields are divided by",
         "decimal": "decimals follow",
-        "thousands": "between thousands (--thousands) stands",
+        "thousands": "the sign between thousands (--thousands) is",
         "encoding": "the encoding (--encoding) is",
     }
     guesses += [f"{words} {plug[argument]!r}" for argument, words in dialect.items() if argument in plug]

@@ -35,6 +35,8 @@ class LabelType:
         if classes:
             listed = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
             return f"label {name}: {len(classes)} classes, {listed}"
+        if isinstance(self.column, Bool):
+            return f"label {name}: true or false"
         if self.binary:
             return f"label {name}: 0 or 1; for a number write --regression"
         if num_classes:
@@ -148,7 +150,7 @@ def few_labels(labels: pa.ChunkedArray, label: Label) -> Iterator[str]:
     if rarest["counts"] < FEW_LABELS:
         name = label.classes[rarest["values"]] if label.classes else f"{rarest['values']:g}"
         yield (
-            f"the label {label.column} is {name} in {formats.counted(rarest['counts'], 'row')} of "
-            f"{len(labels):,}, which is little to learn from and to judge by; bring in more days, or predict "
-            f"another column (--label)"
+            f"only {rarest['counts']:,} of {formats.counted(len(labels), 'row')} have the label "
+            f"{label.column} = {name}, which is little to learn from and to judge by; bring in more days, or "
+            f"predict another column (--label)"
         )

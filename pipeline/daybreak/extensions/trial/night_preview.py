@@ -90,7 +90,7 @@ def held_out(parts: Mapping[date, pa.Table], table: Table, *, min_samples: int) 
                     f"{where} {_has(parts)} {rows_of} whose {label.column} is {value}, too few to judge by; "
                     f"hold out more days (prepare.test_days)"
                 )
-        text += f", {label.column} is 1 in {count(ones)}"
+        text += f", {count(ones)} of them with {label.column} = 1"
     return text, doubts
 
 

@@ -21,6 +21,12 @@ from daybreak.contract.errors import JobError, PipelineError
 from daybreak.storage import checkout
 from daybreak.storage.home import Home
 
+# Ctrl-C ends the process at once, also amid its imports; who waits for it says so.
+CHECKS = """\
+import runpy, signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+runpy.run_module("daybreak.extensions.trial.row_checks", run_name="__main__", alter_sys=True)
+"""
 CODE, FAULT, DOUBTS = "code", "fault.json", "doubts.json"  # in the folder of the process
 
 
@@ -45,13 +51,7 @@ def rehearse(home: Path, day: date | None = None, *, lines: IO[str] | None = Non
         frame = Path(__file__).resolve().parents[3]
         environment = {**os.environ, **code_path.environment(folder / CODE)}
         environment["PYTHONPATH"] += f"{os.pathsep}{frame}"
-        words = [
-            sys.executable,
-            "-m",
-            "daybreak.extensions.trial.row_checks",
-            str(home.resolve()),
-            str(day or ""),
-        ]
+        words = [sys.executable, "-c", CHECKS, str(home.resolve()), str(day or "")]
         to: dict[str, Any] = {"stdout": lines, "stderr": subprocess.STDOUT} if lines else {}
         status = subprocess.run(words, cwd=folder, env=environment, check=False, **to).returncode
         if (folder / FAULT).exists():
