@@ -382,7 +382,7 @@ def test_users_of_a_real_router_decide_and_the_winner_answers_them(night: Night,
             taken = shown["items"][:1] if shown["version"] == 2 or number % 2 else ["nothing of it"]
             outcome = {"exposure": shown["exposure"], "user": f"u{100 + number}", "items": taken}
             until(lambda outcome=outcome: router.post("outcomes", outcome)[0] == 200)
-        time.sleep(2)  # the window of the last outcome
+        time.sleep(5)  # two windows of 1.8 s, after which the last user's score is settled
         halfway()
         decided: list[Verdict] = []
 
