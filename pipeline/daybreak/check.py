@@ -122,7 +122,7 @@ def _plug(name: str, plug: Plug) -> Finding:
 
 
 def _source(plug: Plug) -> Finding:
-    """Returns which days the source has; asking for them is what a night does first."""
+    """Returns the number of days that the source has, and the newest, as a night asks for first."""
     try:
         days = sorted(plug.make().days())
     except PipelineError as error:

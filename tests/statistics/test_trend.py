@@ -42,10 +42,10 @@ def test_one_percent_less_each_day_is_a_trend_whose_line_is_found() -> None:
     draw = np.random.default_rng(5)
     weekend = np.where(np.arange(WINDOW) % 7 > 4, -0.8, 0.0)
     series = np.log(1000) + weekend + np.arange(WINDOW) * np.log(0.99) + draw.laplace(0, 0.07, WINDOW)
-    found = line(series)
-    assert found.chance < 1e-6
-    assert found.per_day == pytest.approx(np.log(0.99), abs=3 * found.error)
-    assert found.before - found.now == pytest.approx(-59 * found.per_day)
+    fitted = line(series)
+    assert fitted.chance < 1e-6
+    assert fitted.per_day == pytest.approx(np.log(0.99), abs=3 * fitted.error)
+    assert fitted.before - fitted.now == pytest.approx(-59 * fitted.per_day)
 
 
 def test_a_single_holiday_is_not_a_trend() -> None:

@@ -51,7 +51,7 @@ def drifting(
     days = [one for one in sorted(history) if one <= day][-LONGEST:]
     newest = {name for one in days[-WINDOW:] for name in history[one]}  # a label may be known late
     names = sorted(name for name in newest - set(off) if _is_tested(name, label))
-    found = []
+    trends = []
     for name in names:
         known = [one for one in days if name in history[one]]
         window = [one for one in known if one > since.get(name, date.min)][-WINDOW:]
@@ -61,8 +61,8 @@ def drifting(
         series = [scaled(one.kind, one.value, num=one.num) for one in figures]
         line = trend(series, [one.weekday() for one in known], window=WINDOW)
         if line.chance < SHARE * false_alarms_per_year / TESTS_PER_YEAR / len(names):
-            found.append((line.chance, _of(name, line, window, figures[-WINDOW:])))
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+            trends.append((line.chance, _of(name, line, window, figures[-WINDOW:])))
+    return [one for _, one in sorted(trends, key=lambda pair: pair[0])]
 
 
 def _is_tested(name: str, label: str) -> bool:

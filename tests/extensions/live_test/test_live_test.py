@@ -140,7 +140,12 @@ def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: 
     assert (verdict.effect, verdict.low) == (verdict.live.effect, verdict.live.low)
     assert "80 % power" in verdict.live.foretold
     assert verdict.reason.startswith("live: proven no worse than the champion by the margin 0.0098")
-    assert 0.5 < live_test.hours_needed(Home.here(), params.load(Path()), hours=24.0) < 24
+    later = params.override(Path(), ["live_test.outcome_hours=1.01"])  # an hour more, twice
+    needed, longer = (
+        live_test.hours_needed(Home.here(), asked, hours=24.0) for asked in (params.load(Path()), later)
+    )
+    assert 0.5 < needed < 24
+    assert longer - needed == pytest.approx(2, abs=0.1)
     assert "held-out scores: refresh: " in verdict.reason
     traffic = log.traffic()
     assert (traffic.challenger, traffic.share, traffic.experiment) == (0, 0.0, "")

@@ -135,15 +135,15 @@ def test_the_effect_of_visits_is_on_the_scale_of_lists_that_were_taken_from() ->
     """So that the margin of held-out lists, which all have an outcome, holds for it."""
     log = takes_alone(Model(outcomes=0.5, hit=1.0), number=3000, seed=1)
     effect = finding_of(log).result.effect
-    told = [(one.arm, list_score(one.items, one.taken)) for one in log if one.taken is not None]
-    ours, theirs = ([score for arm, score in told if (arm == CHALLENGER) is mine] for mine in (True, False))
+    reported = [(one.arm, list_score(one.items, one.taken)) for one in log if one.taken is not None]
+    ours, theirs = (
+        [score for arm, score in reported if (arm == CHALLENGER) is mine] for mine in (True, False)
+    )
     assert effect is not None
     assert effect.mean == pytest.approx(np.mean(ours) - np.mean(theirs), rel=0.1)
 
 
-def test_a_challenger_whose_users_come_more_often_is_no_worse_for_visits_whose_outcome_is_yet_to_come() -> (
-    None
-):
+def test_visits_whose_outcome_is_yet_to_come_make_a_challenger_no_worse() -> None:
     """All visits are alike; the challenger's users have two more, late in the window of the first."""
     crowd, rng, log = users(0, 1500), np.random.default_rng(0), []
     for seconds in (0, 50, 57):

@@ -414,7 +414,8 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, b
     before = _volume(log, by)
     scores = forecast.scores_before(log.exposures(None, since=since), by=by)
     records.replace_text(FOLDER / BEFORE, json.dumps(scores))
-    hours = max(left.total_seconds() / HOUR_S - params.section(LiveTestParams).outcome_hours, 0.0)
+    settling = by.windows * params.section(LiveTestParams).outcome_hours
+    hours = max(left.total_seconds() / HOUR_S - settling, 0.0)
     text = forecast.forecast(
         before, pace=pace(params.section(LiveTestParams)), hours=hours, alpha=rules.alpha, margin=rules.margin
     )
@@ -425,11 +426,10 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     """Returns how long users need to judge tonight's challenger, who decide within `hours`.
 
     It goes by the traffic of the last days, by the metric and the margin of the newest night that was
-    evaluated, and by `gate.alpha`; outcomes come `live_test.outcome_hours` later. 0 where no user meets the
-    challenger, or where nothing tells.
+    evaluated, and by `gate.alpha`; the scores of the last users are settled one or two times
+    `live_test.outcome_hours` later. 0 where no user meets the challenger, or where nothing tells.
     """
-    longest = hours - params.section(LiveTestParams).outcome_hours
-    if params.gate.scores == "replay" or longest <= 0:
+    if params.gate.scores == "replay":
         return 0.0
     nights = (commit.id for commit in ledger.commits(home, limit=NIGHTS_BACK))
     newest = next((commit for commit in nights if branch.read_at(home, commit, Evaluation)), "")
@@ -443,6 +443,9 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
         by, rules = score_by(evaluation, params.gate, rules=rules, own=params.section(LiveTestParams).metric)
     except (ParamsError, ReleaseError):  # the test itself will say so
         return 0.0
+    settling = by.windows * params.section(LiveTestParams).outcome_hours
+    if (longest := hours - settling) <= 0:
+        return 0.0
     needed = forecast.hours_needed(
         _volume(log, by),
         pace=pace(params.section(LiveTestParams)),
@@ -450,7 +453,7 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
         margin=rules.margin,
         longest=longest,
     )
-    return round(needed + params.section(LiveTestParams).outcome_hours, 2) if needed else 0.0
+    return round(needed + settling, 2) if needed else 0.0
 
 
 def _volume(log: "Log", by: LiveScore) -> forecast.Volume:

@@ -154,7 +154,7 @@ def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> Observati
 
 
 def _still_gone(waiting: list[Observation], now: float, *, window_s: float) -> list[Observation]:
-    """Notes that the unit of these observations comes now; returns those in whose window it still is.
+    """Notes a visit at the time `now`; returns the observations whose first window is not over yet.
 
     Whether a unit comes is decided before it meets an arm, so any later exposure is a return.
     """
