@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 from daybreak import UNIT, Split
 from daybreak.examples.shop.item_tables import POPULARITY, Array, Lines, Neighbours, Popularity
-from daybreak.examples.shop.purchase_history import NUM_HISTORY, NUM_OWN, History
+from daybreak.examples.shop.purchase_history import NUM_HISTORY, NUM_OWN, Groups, History
 
 NUM_FEATURES = NUM_OWN + len(POPULARITY) + 3 + 4
 NUM_CONTEXT = NUM_HISTORY + 7  # and the day of the week
@@ -99,7 +99,7 @@ class CandidateDataset(Dataset[dict[str, Tensor]]):
         begin, end, after = self._bounds(customer, day)
         history = History(self.lines, day, np.maximum(begin, end - self.max_history), end)
         candidates = _Candidates(self, history, day)
-        return candidates.batch(customer, begin, end, after)
+        return candidates.batch(customer, end, after)
 
     def _bounds(self, customer: Array, day: Array) -> tuple[Array, Array, Array]:
         """Where in `by_customer` each history begins and ends, and where the sample's day ends."""
@@ -136,9 +136,8 @@ class _Candidates:
 
         sample = key // self.num_items
         demand = popularity.demand[self.now[sample], popularity.slot[key % self.num_items]]
-        promise = (
-            value[0] / seed_weight[sample] + 0.01
-        ) * demand  # 0.01: of an item that is nobody's neighbour
+        similar = value[0] / seed_weight[sample] + 0.01  # 0.01: of an item that is nobody's neighbour
+        promise = similar * demand
         np.maximum(promise, 3 * np.append(history.weight, 0)[own], out=promise)
         order = _descending(sample, promise)
         start = np.searchsorted(sample, np.arange(len(day)))
@@ -165,82 +164,77 @@ class _Candidates:
         seed_weight = np.bincount(history.sample[seeds], weights=root, minlength=len(day)).astype(np.float32)
         seed_weight = np.maximum(seed_weight, np.finfo(np.float32).tiny)
         weight = root[:, None] * similar
-        key = (history.sample[seeds][:, None] * self.num_items + item).ravel()
-        bits = max(len(key), 1).bit_length()
-        packed = np.sort((key << bits) | np.arange(len(key)))
-        order, key = packed & ((1 << bits) - 1), packed >> bits
-        first = np.flatnonzero(np.diff(key, prepend=-1))
-        if not len(first):
-            none = np.zeros(0, dtype=np.float32)
-            return key, none, none, seed_weight
-        weight, similar = weight.ravel()[order], similar.ravel()[order]
-        sums, most = np.add.reduceat(weight, first), np.maximum.reduceat(similar, first)
-        return key[first], sums, most, seed_weight
+        near = Groups((history.sample[seeds][:, None] * self.num_items + item).ravel())
+        total, most = near.total(weight.ravel()[near.order]), near.largest(similar.ravel()[near.order])
+        return near.key, total, most, seed_weight
 
-    def batch(self, customer: Array, begin: Array, end: Array, after: Array) -> dict[str, Tensor]:
-        """Returns the batch as described by CandidateDataset."""
-        dataset, history, lines = self.dataset, self.history, self.dataset.lines
-        num, width = len(customer), dataset.num_candidates
-        into = self.sample * width + self.place
-        item = self.key % self.num_items
-        features = np.zeros((num * width, NUM_FEATURES), dtype=np.float32)
-        bought_before = self.own >= 0
-        features[into[bought_before], :NUM_OWN] = history.features.T[self.own[bought_before]]
-        table = dataset.popularity.features[self.now[self.sample], dataset.popularity.slot[item]]
-        features[into, NUM_OWN : NUM_OWN + table.shape[1]] = table
-        more = np.stack(
-            [
-                np.log1p(self.value[0]),
-                self.value[1] * 4,
-                self.value[2],
-                bought_before,
-            ],
-            axis=1,
-        )
-        features[into, NUM_OWN + table.shape[1] :] = more
+    def batch(self, customer: Array, end: Array, after: Array) -> dict[str, Tensor]:
+        """Returns a batch as CandidateDataset describes it; `by_customer[end:after]` are the day's lines."""
+        return self._of_customers(customer) | self._of_items() | self._bought(end, after)
 
-        length = after - end
-        sample = np.repeat(np.arange(num), length)
-        position = np.arange(len(sample)) + np.repeat(end - (np.cumsum(length) - length), length)
-        line = lines.by_customer[position]
-        target = _distinct(sample * self.num_items + lines.item[line])
-        bought = _within(self.key, target)
-        num_bought = np.bincount(target // self.num_items, minlength=num)
-        old = _within(target, history.key)
-        repeated = np.bincount((target // self.num_items)[old], minlength=num)
-        best = np.arange(num)[:, None] * self.num_items + dataset.popularity.top[self.now][:, :100]
-        top = _within(target, np.sort(best.ravel()))
-        popular = np.bincount((target // self.num_items)[top], minlength=num)
-        home = np.zeros(num, dtype=bool)
-        home[length > 0] = lines.country[lines.by_customer[end[length > 0]]] == lines.home
+    def _of_customers(self, customer: Array) -> dict[str, Tensor]:
+        keys, rows, history = self.dataset.lines.keys, self.dataset.num_rows, self.history
         weekday = np.eye(7, dtype=np.float32)[self.day % 7]
-
-        def padded(value: Array, dtype: Any) -> Tensor:
-            out = np.zeros(num * width, dtype=dtype)
-            out[into] = value
-            return torch.from_numpy(out.reshape(num, width))
-
-        rows = dataset.num_rows
-        served = {"number": padded(item, np.int64)} if dataset.split == "serve" else {}
-        country = np.append(lines.keys["countries"], 0)[history.country]
-        customer_row = np.where(history.known, lines.keys["customers"][customer] % rows, 0)
-        return served | {
-            "items": padded(lines.keys["items"][item] % rows, np.int64),
-            "customer": torch.from_numpy(customer_row),
-            "country": torch.from_numpy(country % rows),
-            "features": torch.from_numpy(features.reshape(num, width, NUM_FEATURES)),
-            "context": torch.from_numpy(np.concatenate([history.context, weekday], axis=1)),
-            "mask": padded(np.ones(len(into), dtype=bool), bool),
-            "bought": padded(bought, bool),
-            "own": padded(np.where(bought_before, np.append(history.count, 0)[self.own], 0), np.float32),
-            "num_bought": torch.from_numpy(num_bought),
-            "num_first": torch.from_numpy(num_bought - repeated),
-            "known": torch.from_numpy(history.known),
+        return {
             UNIT: torch.from_numpy(customer),
-            "home": torch.from_numpy(home),
-            "repeated": torch.from_numpy(2 * repeated >= num_bought),
-            "popular": torch.from_numpy(2 * popular >= num_bought),
+            "customer": torch.from_numpy(np.where(history.known, keys["customers"][customer] % rows, 0)),
+            "country": torch.from_numpy(np.append(keys["countries"], 0)[history.country] % rows),
+            "known": torch.from_numpy(history.known),
+            "context": torch.from_numpy(np.concatenate([history.context, weekday], axis=1)),
         }
+
+    def _of_items(self) -> dict[str, Tensor]:
+        dataset, item = self.dataset, self.key % self.num_items
+        served = {"number": self._padded(item, np.int64)} if dataset.split == "serve" else {}
+        return served | {
+            "items": self._padded(dataset.lines.keys["items"][item] % dataset.num_rows, np.int64),
+            "features": self._features(item),
+            "mask": self._padded(np.ones(len(item), dtype=bool), bool),
+            "own": self._padded(np.append(self.history.count, 0)[self.own], np.float32),
+        }
+
+    def _features(self, item: Array) -> Tensor:
+        dataset, is_own = self.dataset, self.own >= 0
+        sold = dataset.popularity.features[self.now[self.sample], dataset.popularity.slot[item]]
+        total, most, rank = self.value
+        features = np.zeros((len(self.day), dataset.num_candidates, NUM_FEATURES), dtype=np.float32)
+        own = self.history.features.T[self.own[is_own]]
+        features[self.sample[is_own], self.place[is_own], :NUM_OWN] = own
+        others = np.column_stack([sold, np.log1p(total), most * 4, rank, is_own])
+        features[self.sample, self.place, NUM_OWN:] = others
+        return torch.from_numpy(features)
+
+    def _bought(self, end: Array, after: Array) -> dict[str, Tensor]:
+        """Returns the labels of a batch: the items bought on the day, and the kind of each basket."""
+        lines = self.dataset.lines
+        line, sample = lines.between(end, after)
+        target = _distinct(sample * self.num_items + lines.item[line])
+        sellers = self.dataset.popularity.top[self.now][:, :100]
+        best = np.sort((np.arange(len(self.day))[:, None] * self.num_items + sellers).ravel())
+
+        def num_of(key: Array) -> Array:
+            return np.bincount(key // self.num_items, minlength=len(self.day))
+
+        num_bought = num_of(target)
+        num_repeated = num_of(target[_within(target, self.history.key)])
+        num_popular = num_of(target[_within(target, best)])
+        home = np.zeros(len(self.day), dtype=bool)
+        some = after > end
+        home[some] = lines.country[lines.by_customer[end[some]]] == lines.home
+        return {
+            "bought": self._padded(_within(self.key, target), bool),
+            "num_bought": torch.from_numpy(num_bought),
+            "num_first": torch.from_numpy(num_bought - num_repeated),
+            "home": torch.from_numpy(home),
+            "repeated": torch.from_numpy(2 * num_repeated >= num_bought),
+            "popular": torch.from_numpy(2 * num_popular >= num_bought),
+        }
+
+    def _padded(self, value: Array, dtype: Any) -> Tensor:
+        """Returns a value per candidate as a tensor of shape [b, c]."""
+        out = np.zeros((len(self.day), self.dataset.num_candidates), dtype=dtype)
+        out[self.sample, self.place] = value
+        return torch.from_numpy(out)
 
 
 def _distinct(key: Array) -> Array:

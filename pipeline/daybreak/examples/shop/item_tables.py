@@ -46,6 +46,13 @@ class Lines:
         codes = pq.read_table(folder / "countries.parquet", columns=["code"])["code"].to_pylist()
         self.home = codes.index("United Kingdom") if "United Kingdom" in codes else -1
 
+    def between(self, begin: Array, end: Array) -> tuple[Array, Array]:
+        """Returns the lines `by_customer[begin[b]:end[b]]` of all samples b, and the sample of each line."""
+        num = end - begin
+        sample = np.repeat(np.arange(len(num)), num)
+        first = np.cumsum(num) - num  # place of a sample's first line in the row
+        return self.by_customer[np.arange(len(sample)) + (begin - first)[sample]], sample
+
 
 def to_number(day: str) -> int:
     """Returns the days since 1970-01-01 of an ISO date."""
