@@ -23,7 +23,7 @@ from daybreak.extensions.live_test.readout import GuardrailLimits, guardrails
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router.kill_switch import KillSwitch
 from daybreak.statistics.assignment import CHALLENGER, arm_of, propensity
-from daybreak.storage.traffic_log import Exposure
+from daybreak.storage.exposures import Exposure
 
 HOURS = 12  # of a test
 NUM_USERS, VISITS = 40_000, 2.0  # in these hours, a user

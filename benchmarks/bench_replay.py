@@ -130,7 +130,7 @@ def until_it_follows(address: str, home: Path) -> None:
     log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     until = time.monotonic() + 120
     while time.monotonic() < until:
-        wanted = log.traffic()
+        wanted = log.traffic.read()
         try:
             health = requests.get(f"{address}/health", timeout=10).json()
         except requests.RequestException:

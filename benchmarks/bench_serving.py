@@ -250,7 +250,7 @@ def swapped(url: str, home: Path, folder: Path) -> tuple[float, float]:
     thread.start()
     for number in range(SWAPS):
         champion = 1 + number % 2
-        log.change_traffic(lambda now, champion=champion: replace(now, champion=champion))
+        log.traffic.change(lambda now, champion=champion: replace(now, champion=champion))
         if wait_for(url, champion):
             done += 1
     ended.set()
@@ -287,7 +287,7 @@ def killed(home: Path) -> tuple[float, float]:
     log: Log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     with router(home):
         pass
-    kept = {exposure.id: exposure.taken for exposure in log.exposures("")}
+    kept = {exposure.id: exposure.taken for exposure in log.exposures.of("")}
     log.close()
     return float(len(acknowledged)), float(
         sum(kept.get(exposure) != (item,) for exposure, item in acknowledged.items())

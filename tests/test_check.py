@@ -13,7 +13,8 @@ from daybreak.examples.fraud.fraud import Fraud
 from daybreak.extensions.live_test import readiness
 from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import RouterState, open_log
+from daybreak.storage.live_servers import RouterState
+from daybreak.storage.traffic_log import open_log
 from daybreak.workloads.metrics import AUC
 
 PARAMS = """\
@@ -169,7 +170,7 @@ def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
     assert "daybreak serve" in router().text
     (tmp_path / "var").mkdir()
     log = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
-    log.beat(RouterState(id="here:1", champion=1))
+    log.servers.beat(RouterState(id="here:1", champion=1))
     assert (router().ok, router().text) == (True, "1 lives: here:1")
 
 

@@ -21,7 +21,8 @@ from daybreak.contract.errors import JobError, ReleaseError, sentence
 from daybreak.contract.record_types import Release, Verdict
 from daybreak.extensions.router.writer import Writer
 from daybreak.storage import checkout
-from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
+from daybreak.storage.exposures import Exposure, Outcome
+from daybreak.storage.traffic_log import Log, open_log
 from tests.bad_disks import NUM_FILES, TROUBLES, full, in_memory, with_quotas
 from tests.conftest import make_repository
 
@@ -135,7 +136,7 @@ def test_an_outcome_that_finds_no_room_is_refused_and_none_that_was_acknowledged
         assert refused
         again, still_refused = asyncio.run(tell(log, None))
         assert not still_refused
-        assert {each.id for each in log.exposures(None) if each.taken == ("a",)} >= {*kept, *again}
+        assert {each.id for each in log.exposures.of(None) if each.taken == ("a",)} >= {*kept, *again}
 
 
 def exposure(number: int) -> Exposure:
@@ -155,7 +156,7 @@ def exposure(number: int) -> Exposure:
 
 async def tell(log: Log, disk: Path | None) -> tuple[list[str], list[str]]:
     """Tells outcomes while the disk fills up, if one is given: those acknowledged, and those refused."""
-    writer = Writer(log)
+    writer = Writer(log.exposures)
     kept, refused = [], []
     with ExitStack() as trouble:
         for number in range(200):

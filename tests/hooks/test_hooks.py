@@ -28,7 +28,8 @@ from daybreak.report import publisher
 from daybreak.rollout.targets import release_targets
 from daybreak.storage import homes, ledger
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Traffic, open_log
+from daybreak.storage.traffic_log import open_log
+from daybreak.storage.traffic_row import Traffic
 from daybreak.training import engine, micro_batch, tuning, worker
 from tests.conftest import PARAMS
 from tests.fakes import ScriptedBackend
@@ -228,7 +229,7 @@ def test_a_release_is_shown_by_the_target_of_an_extension_once_there_is_a_log(
     nobody: Any = None  # asks MLflow nothing
     assert [each.name for each in release_targets(Home(repository), nobody, "m")][1:] == []
     log = open_log(f"sqlite:///{repository / 'var' / 'serving.db'}")
-    log.set_traffic(Traffic(champion=3))
+    log.traffic.set(Traffic(champion=3))
     [_, sign] = release_targets(Home(repository), nobody, "m")
     assert (sign.name, sign.shown()) == ("sign", 3)
 

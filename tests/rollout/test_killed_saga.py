@@ -90,7 +90,7 @@ def standing(folder_target: FolderTarget) -> tuple[int, ...]:
     now = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     with mlflow_client.session(Home.here()) as client:
         target = routers_of(client)
-        assert target.log.traffic().ready == 0
+        assert target.log.traffic.read().ready == 0
         versions = (
             now.version if now else 0,
             aliases.alias(client, "daybreak"),

@@ -15,7 +15,8 @@ from daybreak.data.database import Database
 from daybreak.data.partition_scan import PartitionScan
 from daybreak.data.row_rules import failing
 from daybreak.data.suite import Rule, Suite
-from daybreak.storage.traffic_log import Exposure, open_log
+from daybreak.storage.exposures import Exposure
+from daybreak.storage.traffic_log import open_log
 
 DROP = 'sales"; DROP TABLE sales; --'
 DAY = date(2025, 1, 31)
@@ -103,13 +104,13 @@ def test_no_user_item_or_experiment_is_a_query_in_the_traffic_log(tmp_path: Path
         error=evil,
     )
     try:
-        log.expose(shown)
-        assert log.outcome(evil, [evil])
-        assert not log.outcome("' OR '1'='1", [])
-        log.stop(evil, evil)
-        assert log.why_stopped(evil) == evil
-        assert list(log.exposures("' OR '1'='1")) == []
-        [logged] = log.exposures(evil)
+        log.exposures.add(shown)
+        assert log.exposures.add_outcome(evil, [evil])
+        assert not log.exposures.add_outcome("' OR '1'='1", [])
+        log.traffic.stop(evil, evil)
+        assert log.traffic.why_stopped(evil) == evil
+        assert list(log.exposures.of("' OR '1'='1")) == []
+        [logged] = log.exposures.of(evil)
         assert replace(logged, taken=None, taken_at=None) == shown
         assert logged.taken == (evil,)
     finally:

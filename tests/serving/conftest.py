@@ -9,7 +9,8 @@ from mlflow import MlflowClient
 
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Log, Traffic, open_log
+from daybreak.storage.traffic_log import Log, open_log
+from daybreak.storage.traffic_row import Traffic
 from tests.conftest import make_repository
 from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
@@ -54,10 +55,10 @@ def router(home_of_all: Path) -> Iterator[Running]:
         alias = partial(client.set_registered_model_alias, "daybreak", "champion")
         alias("1")
         with running(home_of_all, ready=False) as serving:
-            serving.log.change_traffic(lambda now: Traffic(revision=now.revision))
+            serving.log.traffic.change(lambda now: Traffic(revision=now.revision))
             until(lambda: serving.get("health").status_code == 200)
             yield serving
-            serving.log.change_traffic(lambda now: Traffic(revision=now.revision))  # others share it
+            serving.log.traffic.change(lambda now: Traffic(revision=now.revision))  # others share it
         alias("2")
 
 

@@ -7,7 +7,8 @@ import pytest
 from daybreak.extensions.router import assigner
 from daybreak.extensions.router.assigner import Assigner
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION
-from daybreak.storage.traffic_log import Log, Traffic
+from daybreak.storage.traffic_log import Log
+from daybreak.storage.traffic_row import Traffic
 from tests.serving.running import Running, until
 
 EXPERIMENT = "2025-01-12"
@@ -15,7 +16,7 @@ USERS = [f"u{number}" for number in range(100, 160)]
 
 
 def test_a_user_meets_the_version_of_the_traffic_row(log: Log) -> None:
-    log.set_traffic(Traffic(champion=3, challenger=4, share=0.5, experiment=EXPERIMENT))
+    log.traffic.set(Traffic(champion=3, challenger=4, share=0.5, experiment=EXPERIMENT))
     made = Assigner(str(log.url))
     drawn = [made.assign(user) for user in USERS]
     assert {(one.arm, one.version) for one in drawn} == {(CHAMPION, 3), (CHALLENGER, 4)}
@@ -27,9 +28,9 @@ def test_a_user_meets_the_version_of_the_traffic_row(log: Log) -> None:
 def test_a_move_is_followed_and_the_row_is_not_read_for_each_user(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log.set_traffic(Traffic(champion=3))
+    log.traffic.set(Traffic(champion=3))
     made = Assigner(str(log.url))
-    log.change_traffic(lambda now: replace(now, champion=4))
+    log.traffic.change(lambda now: replace(now, champion=4))
     assert made.assign("u1").version == 3
     began = time.process_time()
     for number in range(10_000):
@@ -44,7 +45,7 @@ def test_users_meet_what_they_met_where_the_log_is_gone(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assigner, "READ_S", 0.0)
-    log.set_traffic(Traffic(champion=3))
+    log.traffic.set(Traffic(champion=3))
     made = Assigner(str(log.url))
     made.close()
     log.close()
@@ -58,8 +59,8 @@ def test_users_meet_what_they_met_where_the_log_is_gone(
 @pytest.mark.slow
 def test_it_agrees_with_the_router_on_every_user(router: Running) -> None:
     traffic = Traffic(champion=2, challenger=3, share=0.5, experiment=EXPERIMENT)
-    moved = router.log.change_traffic(lambda now: replace(traffic, revision=now.revision))
-    until(lambda: router.log.routers()[0].revision >= moved.revision)
+    moved = router.log.traffic.change(lambda now: replace(traffic, revision=now.revision))
+    until(lambda: router.log.servers.routers()[0].revision >= moved.revision)
     made = Assigner(str(router.log.url))
     for user in USERS:
         ours, answer = made.assign(user), router.recommend(user)
@@ -69,4 +70,4 @@ def test_it_agrees_with_the_router_on_every_user(router: Running) -> None:
     made.close()
     status, answer = router.post("assignment", {"user": 1})
     assert (status, answer["error"]) == (422, "user is 1; name one by 1 to 200 characters")
-    router.log.change_traffic(lambda now: Traffic(revision=now.revision))  # as other tests expect it
+    router.log.traffic.change(lambda now: Traffic(revision=now.revision))  # as other tests expect it

@@ -17,7 +17,8 @@ from daybreak.extensions.router.deployed import Deployed
 from daybreak.extensions.vertex.vertex_app import MAX_INSTANCES, Loaded, Predictions, params_of
 from daybreak.registry import carried_code
 from daybreak.statistics.assignment import STALE_S
-from daybreak.storage.traffic_log import Log, Traffic
+from daybreak.storage.traffic_log import Log
+from daybreak.storage.traffic_row import Traffic
 from tests.toy.nights import FIRST, make_arrays, make_model
 
 HERE = "projects/p/locations/here/endpoints/one"
@@ -34,8 +35,8 @@ def following(log: Log, number: int) -> Deployed:
 
 
 def test_answers_count_for_the_arm_that_the_row_gives_the_version(log: Log) -> None:
-    row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
-    log.follow(HERE, row.revision, since=log.now() - 1)
+    row = log.traffic.set(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
+    log.servers.follow(HERE, row.revision, since=log.now() - 1)
     arms = {}
     for number in (1, 2, 3):
         keeper = following(log, number)
@@ -51,17 +52,17 @@ def test_answers_count_for_the_arm_that_the_row_gives_the_version(log: Log) -> N
 def test_nothing_counts_while_the_endpoint_does_not_do_what_the_row_says(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
+    row = log.traffic.set(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
     assert following(log, 2).standing.experiment == ""  # nobody has asked the endpoint
-    log.follow(HERE, row.revision, since=log.now() + 60)
+    log.servers.follow(HERE, row.revision, since=log.now() + 60)
     assert following(log, 2).standing.experiment == ""  # it needs a moment
-    log.follow(HERE, row.revision, since=log.now())
+    log.servers.follow(HERE, row.revision, since=log.now())
     keeper = following(log, 2)
     assert keeper.standing.experiment == "a"
-    log.set_traffic(replace(row, share=0.5))
+    log.traffic.set(replace(row, share=0.5))
     keeper.look()
     assert keeper.standing.experiment == ""
-    log.follow(HERE, row.revision + 1, since=log.now())
+    log.servers.follow(HERE, row.revision + 1, since=log.now())
     keeper.look()
     assert (keeper.standing.experiment, keeper.standing.share) == ("a", 0.5)
     later = time.monotonic() + STALE_S
@@ -106,8 +107,8 @@ def ask(folder: Path, log: str, *requests: Any, number: int = 2, **environment: 
 
 
 def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, log: Log) -> None:
-    row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
-    log.follow(HERE, row.revision, since=log.now() - 1)
+    row = log.traffic.set(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
+    log.servers.follow(HERE, row.revision, since=log.now() - 1)
     answers, kept, scores, mixed = ask(
         make_version(tmp_path),
         str(log.url),
@@ -122,7 +123,7 @@ def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, 
     assert scores == pytest.approx(loaded(tmp_path).scores([3, 0]))
     assert mixed[0] == {"error": "user is 7; name one by 1 to 200 characters"}
     assert mixed[1]["items"] == ["0.5/u2/0"]
-    logged = list(log.exposures("a"))
+    logged = list(log.exposures.of("a"))
     assert [(one.arm, one.version, one.share, one.propensity) for one in logged] == [
         ("challenger", 2, 0.25, 0.25)
     ] * 3

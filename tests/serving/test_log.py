@@ -12,7 +12,10 @@ import sqlalchemy as sa
 from daybreak.contract.clock import boot
 from daybreak.contract.errors import JobError, ReleaseError
 from daybreak.contract.units import HOUR_S
-from daybreak.storage.traffic_log import ALIVE_S, Exposure, Log, Outcome, RouterState, Traffic, open_log
+from daybreak.storage.exposures import Exposure, Outcome
+from daybreak.storage.live_servers import ALIVE_S, RouterState
+from daybreak.storage.traffic_log import Log, open_log
+from daybreak.storage.traffic_row import Traffic
 from tests.contract.test_clock import Machine
 from tests.postgres import postgresql
 
@@ -35,27 +38,27 @@ def exposure(number: int, *, experiment: str = "a", time: float = 0.0) -> Exposu
 def test_what_is_written_is_read_again_oldest_first(log: Log) -> None:
     written = [exposure(2), exposure(1), exposure(3, experiment="b")]
     written[0] = replace(written[0], error="no answer", fallback=True)
-    log.write(written, [])
-    assert list(log.exposures("a")) == [written[1], written[0]]
-    assert list(log.exposures("a", since=2.0)) == [written[0]]
-    assert list(log.exposures("c")) == []
+    log.exposures.write(written, [])
+    assert list(log.exposures.of("a")) == [written[1], written[0]]
+    assert list(log.exposures.of("a", since=2.0)) == [written[0]]
+    assert list(log.exposures.of("c")) == []
 
 
 def test_an_outcome_told_again_changes_nothing(log: Log) -> None:
-    log.expose(exposure(1))
-    assert log.outcome(exposure(1).id, ["22423"])
-    assert log.outcome(exposure(1).id, ["another"])
-    [logged] = log.exposures("a")
+    log.exposures.add(exposure(1))
+    assert log.exposures.add_outcome(exposure(1).id, ["22423"])
+    assert log.exposures.add_outcome(exposure(1).id, ["another"])
+    [logged] = log.exposures.of("a")
     assert logged.taken == ("22423",)
 
 
 def test_nothing_taken_is_an_outcome_too(log: Log) -> None:
-    log.write([exposure(1), exposure(2)], [Outcome(exposure=exposure(1).id, items=(), time=2.0)])
-    assert [logged.taken for logged in log.exposures("a")] == [(), None]
+    log.exposures.write([exposure(1), exposure(2)], [Outcome(exposure=exposure(1).id, items=(), time=2.0)])
+    assert [logged.taken for logged in log.exposures.of("a")] == [(), None]
 
 
 def test_an_outcome_of_no_exposure_is_not_kept(log: Log) -> None:
-    known = log.write(
+    known = log.exposures.write(
         [exposure(1)],
         [Outcome(exposure="x", items=(), time=2.0), Outcome(exposure=exposure(1).id, items=(), time=2.0)],
     )
@@ -72,14 +75,14 @@ def test_a_unit_is_a_hash_that_is_kept_and_that_another_log_does_not_share(log: 
 
 
 def test_the_traffic_moves_only_from_where_it_was_seen(log: Log) -> None:
-    assert log.traffic() == Traffic()
-    first = log.set_traffic(Traffic(champion=3, challenger=4, share=0.05, experiment="2026-11-20"))
-    assert log.traffic() == first
+    assert log.traffic.read() == Traffic()
+    first = log.traffic.set(Traffic(champion=3, challenger=4, share=0.05, experiment="2026-11-20"))
+    assert log.traffic.read() == first
     assert (first.revision, first.wanted) == (1, (3, 4))
-    log.set_traffic(replace(first, share=0.25))
+    log.traffic.set(replace(first, share=0.25))
     with pytest.raises(ReleaseError, match="is at revision 2, not at 1"):
-        log.set_traffic(replace(first, share=0.5))
-    assert log.traffic().share == 0.25
+        log.traffic.set(replace(first, share=0.5))
+    assert log.traffic.read().share == 0.25
 
 
 @pytest.mark.parametrize(
@@ -94,34 +97,34 @@ def test_the_traffic_moves_only_from_where_it_was_seen(log: Log) -> None:
 )
 def test_traffic_that_no_router_can_do_is_refused(log: Log, wrong: dict[str, float]) -> None:
     with pytest.raises(ReleaseError):
-        log.set_traffic(Traffic(champion=3, **wrong))
-    assert log.traffic().revision == 0
+        log.traffic.set(Traffic(champion=3, **wrong))
+    assert log.traffic.read().revision == 0
 
 
 def test_of_many_who_move_the_traffic_at_once_all_are_heard(log: Log) -> None:
     def add() -> None:
         for _ in range(5):
-            log.change_traffic(lambda now: replace(now, champion=now.champion + 1))
+            log.traffic.change(lambda now: replace(now, champion=now.champion + 1))
 
     threads = [threading.Thread(target=add) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (log.traffic().champion, log.traffic().revision) == (20, 20)
+    assert (log.traffic.read().champion, log.traffic.read().revision) == (20, 20)
 
 
 def test_routers_live_as_long_as_they_are_heard_of(log: Log) -> None:
-    log.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
-    log.beat(RouterState(id="two", fault="version 4: no"))
-    log.beat(RouterState(id="one", champion=4, loaded=(4,)))
-    assert [(state.id, state.champion, state.loaded) for state in log.routers()] == [
+    log.servers.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
+    log.servers.beat(RouterState(id="two", fault="version 4: no"))
+    log.servers.beat(RouterState(id="one", champion=4, loaded=(4,)))
+    assert [(state.id, state.champion, state.loaded) for state in log.servers.routers()] == [
         ("one", 4, (4,)),
         ("two", 0, ()),
     ]
-    assert log.routers(within_s=0) == ()
-    log.leave("one")
-    assert [state.fault for state in log.routers()] == ["version 4: no"]
+    assert log.servers.routers(within_s=0) == ()
+    log.servers.leave("one")
+    assert [state.fault for state in log.servers.routers()] == ["version 4: no"]
 
 
 def is_seen_with_a_clock_that_is_off(log: Log, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -129,13 +132,13 @@ def is_seen_with_a_clock_that_is_off(log: Log, monkeypatch: pytest.MonkeyPatch) 
     real = time.time
     for off_s in (-3600.0, 3600.0):
         monkeypatch.setattr(time, "time", lambda off_s=off_s: real() + off_s)
-        log.beat(RouterState(id=f"clock {off_s:+g}"))
-        log.leave("nobody")
+        log.servers.beat(RouterState(id=f"clock {off_s:+g}"))
+        log.servers.leave("nobody")
     monkeypatch.setattr(time, "time", real)
-    seen = log.routers()
+    seen = log.servers.routers()
     assert all(abs(router.seen_at - real()) < 60 for router in seen)
     for router in seen:
-        log.leave(router.id)
+        log.servers.leave(router.id)
     return [router.id for router in seen] == ["clock +3600", "clock -3600"]
 
 
@@ -149,18 +152,18 @@ def test_a_clock_that_is_set_moves_the_time_of_no_experiment_and_no_router_dies_
     machine = Machine()
     router, gate = (Log(f"sqlite:///{tmp_path / 'log.db'}", machine.clock()) for _ in range(2))
     challenger = 4 if experiment else 0
-    moved = router.set_traffic(Traffic(champion=3, challenger=challenger, share=0.1, experiment=experiment))
-    router.beat(RouterState(id="lives"))
+    moved = router.traffic.set(Traffic(champion=3, challenger=challenger, share=0.1, experiment=experiment))
+    router.servers.beat(RouterState(id="lives"))
     machine.passes(60)
-    router.beat(RouterState(id="lives"))
-    router.beat(RouterState(id="lives no more"))
+    router.servers.beat(RouterState(id="lives"))
+    router.servers.beat(RouterState(id="lives no more"))
     machine.wall_s += set_by_s
     machine.passes(ALIVE_S - 1)
     watch = Log(f"sqlite:///{tmp_path / 'log.db'}", machine.clock())
-    assert [one.id for one in watch.routers()] == ["lives", "lives no more"]
-    router.beat(RouterState(id="lives"))
+    assert [one.id for one in watch.servers.routers()] == ["lives", "lives no more"]
+    router.servers.beat(RouterState(id="lives"))
     machine.passes(2)
-    assert [one.id for one in watch.routers()] == ["lives"]
+    assert [one.id for one in watch.servers.routers()] == ["lives"]
     expected = moved.changed_at + 60 + ALIVE_S + 1 + (0 if experiment else set_by_s)
     assert [router.now(), watch.now()] == [pytest.approx(expected)] * 2
     assert gate.now() == pytest.approx(moved.changed_at + 60 + ALIVE_S + 1)  # a short process goes on evenly
@@ -174,9 +177,9 @@ def test_routers_are_judged_by_the_clock_of_the_log(log: Log, monkeypatch: pytes
 
 def test_old_exposures_are_removed_with_their_outcomes(log: Log) -> None:
     outcomes = [Outcome(exposure=exposure(n).id, items=(), time=4.0) for n in (1, 3)]
-    log.write([exposure(n) for n in (1, 2, 3)], outcomes)
-    assert log.forget(before=2.5) == 2
-    assert [logged.taken for logged in log.exposures("a")] == [()]
+    log.exposures.write([exposure(n) for n in (1, 2, 3)], outcomes)
+    assert log.exposures.forget(before=2.5) == 2
+    assert [logged.taken for logged in log.exposures.of("a")] == [()]
     with sa.create_engine(log.url).connect() as connection:
         assert connection.execute(sa.text("select count(*) from outcomes")).scalar_one() == 1
 
@@ -208,23 +211,28 @@ def test_postgresql_does_all_of_it(postgres: str, monkeypatch: pytest.MonkeyPatc
     assert len({log.unit_of("17850") for log in opened}) == 1
     log = opened[0]
     written = [exposure(n) for n in range(1, 4)]
-    assert log.write(written, [Outcome(exposure=written[1].id, items=("22423",), time=3.0)] * 2) == [
+    assert log.exposures.write(
+        written, [Outcome(exposure=written[1].id, items=("22423",), time=3.0)] * 2
+    ) == [
         True,
         True,
     ]
-    assert [one.taken for one in log.exposures("a")] == [None, ("22423",), None]
-    assert log.known([written[1].id, written[2].id, "x"]) == {written[1].id: True, written[2].id: False}
-    first = log.set_traffic(replace(log.traffic(), champion=3))
+    assert [one.taken for one in log.exposures.of("a")] == [None, ("22423",), None]
+    assert log.exposures.known([written[1].id, written[2].id, "x"]) == {
+        written[1].id: True,
+        written[2].id: False,
+    }
+    first = log.traffic.set(replace(log.traffic.read(), champion=3))
     with pytest.raises(ReleaseError, match="revision 1, not at 0"):
-        opened[1].set_traffic(Traffic(champion=4))
-    assert opened[2].traffic() == first
-    assert [moved.champion for moved in opened[3].moves()] == [0, 3]
-    assert opened[3].moves(since=first.changed_at) == (first,)
-    log.beat(RouterState(id="one", champion=3, loaded=(3,)))
-    log.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
-    assert [one.loaded for one in opened[3].routers()] == [(3, 4)]
-    log.leave("one")
+        opened[1].traffic.set(Traffic(champion=4))
+    assert opened[2].traffic.read() == first
+    assert [moved.champion for moved in opened[3].traffic.moves()] == [0, 3]
+    assert opened[3].traffic.moves(since=first.changed_at) == (first,)
+    log.servers.beat(RouterState(id="one", champion=3, loaded=(3,)))
+    log.servers.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
+    assert [one.loaded for one in opened[3].servers.routers()] == [(3, 4)]
+    log.servers.leave("one")
     assert is_seen_with_a_clock_that_is_off(log, monkeypatch)
-    assert log.forget(before=2.5) == 2
+    assert log.exposures.forget(before=2.5) == 2
     for each in opened:
         each.close()

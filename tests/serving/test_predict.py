@@ -119,7 +119,7 @@ def test_what_is_asked_wrongly_is_refused_in_a_sentence(
 
 
 def test_a_model_that_fails_has_no_answer_and_counts_as_an_error(router: Running) -> None:
-    before = len(list(router.log.exposures("")))
+    before = len(list(router.log.exposures.of("")))
     status, answer = router.post("predict", {"rows": [{**ROW, "mcc": "fails"}]})
     assert (status, answer["error"].partition(";")[0]) == (
         503,
@@ -132,8 +132,8 @@ def test_a_model_that_fails_has_no_answer_and_counts_as_an_error(router: Running
 
 
 def kept_newest(log: Log, before: int) -> Any:
-    until(lambda: len(list(log.exposures(""))) > before)
-    return list(log.exposures(""))[-1]
+    until(lambda: len(list(log.exposures.of(""))) > before)
+    return list(log.exposures.of(""))[-1]
 
 
 def test_a_model_that_is_late_has_no_answer(home_of_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,5 +208,5 @@ def test_a_container_of_vertex_predicts_rows(home_of_rows: Path, tmp_path: Path,
     assert {one["version"] for one in predicted} == {7}
     for name, values in expected(home_of_rows, rows).items():
         np.testing.assert_allclose([one[name] for one in predicted], values, rtol=0, atol=1e-6)
-    (exposure,) = log.exposures(None)
+    (exposure,) = log.exposures.of(None)
     assert (exposure.version, exposure.taken) == (7, ("1",))

@@ -17,7 +17,8 @@ import toy
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router import model_manager
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
-from daybreak.storage.traffic_log import Exposure, Log
+from daybreak.storage.exposures import Exposure
+from daybreak.storage.traffic_log import Log
 from tests.serving.running import Running, running, until
 
 pytestmark = [pytest.mark.slow]
@@ -27,8 +28,8 @@ USERS = [f"u{number}" for number in range(100, 160)]
 
 def move(router: Running, **changes: Any) -> None:
     """Move the traffic, and wait until the router does it."""
-    moved = router.log.change_traffic(lambda now: replace(now, **changes))
-    until(lambda: router.log.routers()[0].revision >= moved.revision)
+    moved = router.log.traffic.change(lambda now: replace(now, **changes))
+    until(lambda: router.log.servers.routers()[0].revision >= moved.revision)
 
 
 def kept(log: Log, exposure: str, experiment: str = EXPERIMENT) -> Exposure:
@@ -36,7 +37,7 @@ def kept(log: Log, exposure: str, experiment: str = EXPERIMENT) -> Exposure:
     matching: list[Exposure] = []
 
     def written() -> bool:
-        matching[:] = [shown for shown in log.exposures(experiment) if shown.id == exposure]
+        matching[:] = [shown for shown in log.exposures.of(experiment) if shown.id == exposure]
         return bool(matching)
 
     until(written)
@@ -44,7 +45,7 @@ def kept(log: Log, exposure: str, experiment: str = EXPERIMENT) -> Exposure:
 
 
 def test_the_champion_of_the_ledger_answers_where_the_traffic_names_none(router: Running) -> None:
-    router.log.change_traffic(lambda now: replace(now, champion=0))  # whatever other files left in it
+    router.log.traffic.change(lambda now: replace(now, champion=0))  # whatever other files left in it
     answer = router.recommend("u7", top=3)
     assert answer["items"] == ["2/u7/0", "2/u7/1", "2/u7/2"]
     assert answer["version"] == 2
@@ -161,7 +162,7 @@ def test_a_challenger_meets_its_share_of_users_and_the_same_ones_again(router: R
     more = {user: router.recommend(user)["version"] for user in USERS}
     assert all(more[user] == 3 for user in USERS if met[user] == 3)
     last = kept(router.log, router.recommend(USERS[-1])["exposure"])
-    logged = list(router.log.exposures(EXPERIMENT))
+    logged = list(router.log.exposures.of(EXPERIMENT))
     assert last in logged
     assert {(one.arm, one.version) for one in logged} == {(CHAMPION, 2), (CHALLENGER, 3)}
     assert all(
@@ -217,7 +218,7 @@ def test_a_version_that_is_not_what_was_registered_is_never_served(router: Runni
         for path in weights:
             path.write_bytes(before[path][:-1] + b"x")
         move(router, champion=1)
-        [state] = router.log.routers()
+        [state] = router.log.servers.routers()
         assert "have digest" in state.fault
         assert state.fault.startswith("version 1: ")
         assert (state.champion, router.recommend("u1")["version"]) == (2, 2)
@@ -225,7 +226,7 @@ def test_a_version_that_is_not_what_was_registered_is_never_served(router: Runni
         for path, content in before.items():
             path.write_bytes(content)
     move(router, champion=2)
-    until(lambda: not router.log.routers()[0].fault)
+    until(lambda: not router.log.servers.routers()[0].fault)
 
 
 def test_the_meters_count_by_arm(router: Running) -> None:
@@ -296,17 +297,17 @@ def test_a_challenger_that_fails_is_stopped_by_the_router_itself(router: Running
     until(lambda: router.manager.standing.challenger is not None)
     for user in crowd:
         router.recommend(user)
-        if not router.log.traffic().experiment:
+        if not router.log.traffic.read().experiment:
             break
         time.sleep(0.03)
-    until(lambda: not router.log.traffic().experiment)
-    why = router.log.why_stopped("a night that fails")
+    until(lambda: not router.log.traffic.read().experiment)
+    why = router.log.traffic.why_stopped("a night that fails")
     assert why.startswith("lately ")
     assert "of the challenger met an error, and 0 of " in why
     assert {router.recommend(user)["version"] for user in crowd[:20]} == {2}
     move(router, champion=2, challenger=3, share=0.5, experiment=EXPERIMENT)  # another test
     until(lambda: router.manager.standing.challenger is not None)
-    assert router.log.why_stopped(EXPERIMENT) == ""
+    assert router.log.traffic.why_stopped(EXPERIMENT) == ""
 
 
 def test_a_version_that_ends_its_process_is_an_error_and_is_loaded_again(
@@ -335,15 +336,15 @@ def test_a_challenger_whose_process_ends_is_stopped_and_the_champion_answers_on(
         os.kill(router.manager.standing.challenger.process.pid, signal.SIGKILL)
         for number in range(16, 200):  # of whom none was answered ahead of time
             router.recommend(f"u{number}")
-            if not router.log.traffic().experiment:
+            if not router.log.traffic.read().experiment:
                 break
             time.sleep(0.05)
-        until(lambda: not router.log.traffic().experiment)
-        why = router.log.why_stopped(experiment)
+        until(lambda: not router.log.traffic.read().experiment)
+        why = router.log.traffic.why_stopped(experiment)
         last = router.recommend("u199", top=1)
         assert last["items"] == ["2/u199/0"]
         kept(router.log, last["exposure"], "")
-        met = list(router.log.exposures(experiment))
+        met = list(router.log.exposures.of(experiment))
         move(router, champion=2, challenger=0, share=0.0, experiment="")
     assert "of the challenger met an error, and 0 of " in why
     assert {one.error for one in met if one.arm == CHAMPION} == {""}
@@ -356,10 +357,10 @@ def test_rows_of_a_teams_own_serving_are_on_the_disk_once_they_are_acknowledged(
     rows = [{"user": user, "version": 2, "time": now, "metric": 1.5} for user in USERS]
     with running(home, token="secret", limits=limits, max_body_bytes=10_000) as router:
         authorized = {"headers": {"Authorization": "Bearer secret"}}
-        before = len(list(router.log.exposures("")))
+        before = len(list(router.log.exposures.of("")))
         for _ in range(2):
             assert router.post("observations", {"rows": rows}, **authorized) == (200, {"kept": True})
-            assert len(list(router.log.exposures(""))) == before + len(USERS)
+            assert len(list(router.log.exposures.of(""))) == before + len(USERS)
         assert router.post("observations", {"rows": rows})[0] == 401
         assert router.post("observations", {"rows": rows * 9}, **authorized)[0] == 413
         for wrong, why in (
@@ -370,7 +371,7 @@ def test_rows_of_a_teams_own_serving_are_on_the_disk_once_they_are_acknowledged(
         ):
             status, answer = router.post("observations", wrong, **authorized)
             assert (status, why in answer["error"]) == (422, True), answer
-        assert len(list(router.log.exposures(""))) == before + len(USERS)
+        assert len(list(router.log.exposures.of(""))) == before + len(USERS)
 
 
 def test_rows_of_a_team_are_refused_without_a_metric_and_without_a_token(home: Path, router: Running) -> None:

@@ -64,7 +64,7 @@ def test_what_was_acknowledged_outlives_a_kill(home: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
-    kept = {shown_.id: shown_.taken for shown_ in log.exposures("")}
+    kept = {shown_.id: shown_.taken for shown_ in log.exposures.of("")}
     assert [kept[exposure] for exposure in shown] == [("one",)] * 20
     log.close()
 

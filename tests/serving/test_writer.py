@@ -12,7 +12,8 @@ import pytest
 from daybreak.contract.errors import JobError
 from daybreak.extensions.router import writer
 from daybreak.extensions.router.writer import Writer
-from daybreak.storage.traffic_log import Log, Outcome, open_log
+from daybreak.storage.exposures import Outcome
+from daybreak.storage.traffic_log import open_log
 from tests.serving.test_log import exposure
 
 
@@ -26,12 +27,12 @@ def test_everything_is_written_and_every_outcome_acknowledged_once_it_is(tmp_pat
     log = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
 
     async def tell() -> None:
-        writes = Writer(log)
+        writes = Writer(log.exposures)
 
         async def one(number: int) -> None:
             writes.expose(exposure(number))
             assert await writes.outcome(Outcome(exposure=exposure(number).id, items=(str(number),), time=9.0))
-            kept = {logged.id: logged.taken for logged in log.exposures("a")}
+            kept = {logged.id: logged.taken for logged in log.exposures.of("a")}
             assert kept[exposure(number).id] == (str(number),)
 
         await asyncio.gather(*(one(number) for number in range(1, 60)))
@@ -40,7 +41,7 @@ def test_everything_is_written_and_every_outcome_acknowledged_once_it_is(tmp_pat
         await asyncio.to_thread(writes.close)
 
     run(tell())
-    assert len(list(log.exposures("a"))) == 60
+    assert len(list(log.exposures.of("a"))) == 60
     log.close()
 
 
@@ -56,7 +57,7 @@ def test_a_log_that_is_away_loses_nothing_that_it_acknowledged_and_is_written_to
         def write(self, exposures: object, outcomes: object) -> list[bool]:
             if away:
                 raise JobError("the database is away; start it")
-            return Log.write(log, exposures, outcomes)  # type: ignore[arg-type]
+            return log.exposures.write(exposures, outcomes)  # type: ignore[arg-type]
 
     async def tell() -> None:
         nonlocal away
@@ -71,7 +72,7 @@ def test_a_log_that_is_away_loses_nothing_that_it_acknowledged_and_is_written_to
         await asyncio.to_thread(writes.close)
 
     run(tell())
-    assert [logged.taken for logged in log.exposures("a")] == [("22423",)]
+    assert [logged.taken for logged in log.exposures.of("a")] == [("22423",)]
     log.close()
 
 
@@ -81,7 +82,7 @@ def test_what_no_database_takes_does_not_end_the_writer(
     log = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
 
     async def tell() -> int:
-        writes = Writer(log)
+        writes = Writer(log.exposures)
         writes.expose(replace(exposure(1), error="\ud800"))
         with pytest.raises(JobError, match="surrogates"):
             await writes.outcome(Outcome(exposure=exposure(1).id, items=(), time=9.0))
@@ -91,7 +92,7 @@ def test_what_no_database_takes_does_not_end_the_writer(
         return writes.num_lost
 
     assert run(tell()) == 1
-    assert [logged.id for logged in log.exposures("a")] == [exposure(2).id]
+    assert [logged.id for logged in log.exposures.of("a")] == [exposure(2).id]
     assert "1 exposures and 1 outcomes are not kept" in caplog.text
     log.close()
 

@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 
 from daybreak.statistics.assignment import CHALLENGER, arm_of, propensity
-from daybreak.storage.traffic_log import Exposure
+from daybreak.storage.exposures import Exposure
 
 GOOD = tuple(f"i{number}" for number in range(20))
 NUMBERS = count()

@@ -31,8 +31,9 @@ from daybreak.extensions.lineage import provenance
 from daybreak.extensions.router import day_predictions
 from daybreak.report import page
 from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, ledger_notes
+from daybreak.storage.exposures import Exposure
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Exposure, existing_log, open_log
+from daybreak.storage.traffic_log import existing_log, open_log
 from tests.conftest import make_repository
 from tests.extensions.erasure import homes
 from tests.storage.test_snapshots import flip_a_bit
@@ -208,7 +209,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     day_predictions.write_day(Home.here(), DAY, str(fraud / "predicted.csv"))
     log = open_log(f"sqlite:///{fraud / 'var' / 'serving.db'}")
     for number, name in enumerate((unit, other)):
-        log.expose(
+        log.exposures.add(
             Exposure(
                 id=str(number),
                 time=1,
@@ -242,7 +243,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     left = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
     assert left.equals(kept.filter(pc.not_equal(kept["account"], unit)))  # type: ignore[attr-defined]
     serving = existing_log(params.load(Path()).serving, fraud)
-    assert serving and [one.id for one in serving.exposures(None)] == ["1"]
+    assert serving and [one.id for one in serving.exposures.of(None)] == ["1"]
     serving.close()
     assert faults() == []
     assert ("erased", str(ledger_notes.read(Home.here())[0])) in provenance.why(Home.here(), 1)

@@ -10,7 +10,7 @@ from daybreak.extensions.live_test.holdback import _outcomes_of_each
 from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.readout import GuardrailLimits, Readout, find
 from daybreak.statistics.paired import Rules
-from daybreak.storage.traffic_log import Exposure
+from daybreak.storage.exposures import Exposure
 from tests.statistics.streams import Model, exposures, users
 
 DAY = 24 * 3600.0

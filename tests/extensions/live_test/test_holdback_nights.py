@@ -17,8 +17,10 @@ from daybreak.gate.chain import anchor_of
 from daybreak.rollout import prune, rollback
 from daybreak.statistics.assignment import CHALLENGER, arm_of
 from daybreak.storage import branch, ledger
+from daybreak.storage.exposures import Outcome
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Log, Outcome, Traffic, open_log
+from daybreak.storage.traffic_log import Log, open_log
+from daybreak.storage.traffic_row import Traffic
 from tests.extensions.live_test.test_live_test import held_back
 from tests.serving.moves import pass_time
 from tests.serving.running import running, until
@@ -70,7 +72,7 @@ def come(
     anchor: Model | None = None,
 ) -> None:
     """Let users come, a minute ago, as the traffic has it; the anchor answers those who are held back."""
-    traffic = log.traffic()
+    traffic = log.traffic.read()
     shown = [
         replace(one, version=traffic.challenger if one.arm == CHALLENGER else traffic.champion)
         for one in exposures(
@@ -84,7 +86,9 @@ def come(
             challenger=anchor,
         )
     ]
-    log.write(shown, [Outcome(exposure=one.id, items=one.taken or (), time=one.time + 5) for one in shown])
+    log.exposures.write(
+        shown, [Outcome(exposure=one.id, items=one.taken or (), time=one.time + 5) for one in shown]
+    )
 
 
 def looked(settings: Params, log: Log) -> Watch:
@@ -102,13 +106,13 @@ def test_the_same_users_stay_with_the_anchor_over_promotions(
     for version in (2, 3, 4):
         assert promoted() == version
         looked(settings, log)
-        now = log.traffic()
+        now = log.traffic.read()
         assert (now.champion, now.challenger, now.share, now.experiment) == (version, 1, 0.2, NAME)
         come(log, 0, 500)
         arms = {user: arm_of(user, experiment=now.experiment, share=now.share) for user in users(0, 500)}
         held.append({user for user, arm in arms.items() if arm == CHALLENGER})
     assert held[0] == held[1] == held[2]
-    seen = observe(log.exposures(NAME), window_s=36)
+    seen = observe(log.exposures.of(NAME), window_s=36)
     assert (len(seen.observations), seen.impossible) == (500, 0)
 
 
@@ -130,7 +134,7 @@ def test_losses_that_no_promotion_shows_add_up_and_bring_the_anchor_back(
     serving = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert serving
     assert serving.version == 1
-    assert (log.traffic().champion, log.traffic().experiment) == (1, "")
+    assert (log.traffic.read().champion, log.traffic.read().experiment) == (1, "")
 
 
 def test_a_harmful_promotion_is_seen_among_users_who_came_before_it(
@@ -160,19 +164,19 @@ def test_what_was_seen_before_a_rollback_does_not_count_after_it(
     assert promoted() == 3
     seen = looked(settings, log)
     assert seen.outcome != "rolled back"
-    assert log.traffic().champion == 3
+    assert log.traffic.read().champion == 3
 
 
 def test_where_the_anchor_was_just_promoted_users_stay_with_what_it_replaced(
     home: Path, log: Log, settings: Params, promoted: Promote
 ) -> None:
     promoted()
-    assert log.traffic().experiment == ""
+    assert log.traffic.read().experiment == ""
     looked(settings, log)
-    assert log.traffic().experiment == ""  # nothing served before
+    assert log.traffic.read().experiment == ""  # nothing served before
     promoted()
     looked(settings, log)
-    assert log.traffic().experiment == NAME
+    assert log.traffic.read().experiment == NAME
 
 
 def test_a_holdback_of_the_release_before_ends_at_the_next_look(
@@ -181,15 +185,16 @@ def test_a_holdback_of_the_release_before_ends_at_the_next_look(
     for _ in range(3):
         promoted()
     old = Traffic(champion=3, challenger=2, share=0.2, experiment="holdback-3-2")
-    log.change_traffic(lambda now: replace(old, revision=now.revision))
+    log.traffic.change(lambda now: replace(old, revision=now.revision))
     come(log, 0, 500)
     looked(settings, log)
-    now = log.traffic()
+    now = log.traffic.read()
     assert (now.champion, now.challenger, now.experiment) == (3, 1, NAME)
-    assert list(log.exposures(NAME)) == []
-    log.change_traffic(lambda now: replace(old, revision=now.revision))
+    assert list(log.exposures.of(NAME)) == []
+    log.traffic.change(lambda now: replace(old, revision=now.revision))
     watch.watch(Home.here(), settings, settings.watch)
-    assert (log.traffic().challenger, log.traffic().share, log.traffic().experiment) == (0, 0.0, "")
+    ended = log.traffic.read()
+    assert (ended.challenger, ended.share, ended.experiment) == (0, 0.0, "")
 
 
 def test_a_router_loads_the_anchor_after_what_is_not_needed_was_pruned(
@@ -202,7 +207,7 @@ def test_a_router_loads_the_anchor_after_what_is_not_needed_was_pruned(
     )
     list(prune.prune(Home.here(), keeping.night, keeping.register_))
     looked(settings, log)
-    assert (log.traffic().champion, log.traffic().challenger) == (4, 1)
+    assert (log.traffic.read().champion, log.traffic.read().challenger) == (4, 1)
     with running(home) as router:
         until(lambda: router.get("health").json()["loaded"] == [1, 4])
         assert {router.recommend(f"u{number}")["version"] for number in range(20, 60)} == {1, 4}

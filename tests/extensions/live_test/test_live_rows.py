@@ -19,8 +19,9 @@ from daybreak.contract.record_types import Evaluation, Night, Training, Verdict
 from daybreak.gate import watch
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.storage import branch, ledger
+from daybreak.storage.exposures import Exposure, Outcome
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
+from daybreak.storage.traffic_log import Log, open_log
 from daybreak.workloads.served_rows import as_records
 from tests.extensions.live_test.test_live_test import held_back
 from tests.serving.homes import add_version
@@ -74,7 +75,7 @@ def payments(number: int) -> list[tuple[dict[str, Any], int]]:
 
 def measured(log: Log, experiment: str, arm: str, *, within: tuple[float, float]) -> float:
     """The log loss of an arm by scikit-learn, of all that the log has; each user's counts within a range."""
-    of_arm = [one for one in log.exposures(experiment) if one.arm == arm and one.taken and one.share]
+    of_arm = [one for one in log.exposures.of(experiment) if one.arm == arm and one.taken and one.share]
     chance = [json.loads(one.predicted or "")["prediction"][0] for one in of_arm]
     labels = [int((one.taken or ("",))[0]) for one in of_arm]
     losses = [log_loss([label], [value], labels=[0, 1]) for label, value in zip(labels, chance, strict=True)]
@@ -105,7 +106,7 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
                 decided.append(gate_night())
             return bool(decided)
 
-        until(lambda: time.time() > max(one.time for one in router.log.exposures(night.id)) + 1.8)
+        until(lambda: time.time() > max(one.time for one in router.log.exposures.of(night.id)) + 1.8)
         halfway()
         until(asked)
         verdict, log = decided[0], router.log
@@ -136,7 +137,7 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
     os.chdir(home)
     settings = held_back()
     watch.watch(Home.here(), settings, settings.watch)
-    assert (log.traffic().champion, log.traffic().challenger) == (2, 1)
+    assert (log.traffic.read().champion, log.traffic.read().challenger) == (2, 1)
     pass_time(log, 300)
     come(log, 300, chance=0.35)
     seen = watch.watch(Home.here(), settings, settings.watch)
@@ -150,7 +151,7 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
 
 def come(log: Log, number: int, *, chance: float) -> None:
     """Payments of which none is a fraud; the version that serves says each is one with this chance."""
-    traffic, start = log.traffic(), time.time() - 90
+    traffic, start = log.traffic.read(), time.time() - 90
     shown: list[Exposure] = []
     for one in exposures(
         np.random.default_rng(number),
@@ -163,4 +164,4 @@ def come(log: Log, number: int, *, chance: float) -> None:
         said = 0.35 if one.arm == CHALLENGER else chance
         kept = json.dumps({"prediction": [said + 0.01 * (len(shown) % 3)]})
         shown.append(replace(one, items=(), predicted=kept, taken=None, taken_at=None))
-    log.write(shown, [Outcome(exposure=one.id, items=("0",), time=one.time + 5) for one in shown])
+    log.exposures.write(shown, [Outcome(exposure=one.id, items=("0",), time=one.time + 5) for one in shown])

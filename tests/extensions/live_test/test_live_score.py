@@ -24,7 +24,7 @@ from daybreak.extensions.live_test.readout import GuardrailLimits, Readout, User
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
-from daybreak.storage.traffic_log import Exposure
+from daybreak.storage.exposures import Exposure
 from daybreak.workloads.metrics import (
     AUC,
     AbsoluteError,

@@ -25,8 +25,10 @@ from daybreak.gate import watch
 from daybreak.night import closing
 from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
+from daybreak.storage.exposures import Outcome
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Log, Outcome, open_log
+from daybreak.storage.traffic_log import Log, open_log
+from daybreak.storage.traffic_row import TrafficRow
 from tests.serving.moves import pass_time
 from tests.serving.running import running, until
 from tests.statistics.streams import Model, exposures, users
@@ -78,7 +80,7 @@ def waits() -> str:
 
 def come(log: Log, number: int, challenger: Model | None = None) -> None:
     """Let new users come, as the traffic has it, a minute ago."""
-    traffic, first = log.traffic(), next(CROWD)
+    traffic, first = log.traffic.read(), next(CROWD)
     shown = list(
         exposures(
             np.random.default_rng(first),
@@ -90,7 +92,7 @@ def come(log: Log, number: int, challenger: Model | None = None) -> None:
             challenger=challenger,
         )
     )
-    log.write(
+    log.exposures.write(
         shown,
         [
             Outcome(exposure=one.id, items=one.taken, time=one.taken_at)
@@ -116,7 +118,7 @@ def until_decided(log: Log, challenger: Model, *, number: int = 1500) -> tuple[V
         try:
             return gate_night(), shares
         except NotYet:
-            shares.append(log.traffic().share)
+            shares.append(log.traffic.read().share)
             come(log, number, challenger)
     raise AssertionError("the gate never decided")
 
@@ -147,10 +149,10 @@ def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: 
     assert 0.5 < needed < 24
     assert longer - needed == pytest.approx(2, abs=0.1)
     assert "held-out scores: refresh: " in verdict.reason
-    traffic = log.traffic()
+    traffic = log.traffic.read()
     assert (traffic.challenger, traffic.share, traffic.experiment) == (0, 0.0, "")
     assert promote_night().version == 2
-    assert log.traffic().champion == 2
+    assert log.traffic.read().champion == 2
 
 
 @pytest.mark.slow
@@ -163,7 +165,7 @@ def test_a_broken_challenger_is_stopped_at_the_first_share(night: Night, log: Lo
     assert verdict.live is not None
     assert verdict.live.share == 0.05
     assert [check.name for check in verdict.live.checks if not check.ok] == ["errors"]
-    assert log.traffic().share == 0
+    assert log.traffic.read().share == 0
     with pytest.raises(NothingToDo):
         promote_night()
 
@@ -175,7 +177,7 @@ def test_at_the_end_of_the_night_what_is_not_proven_keeps_the_champion(night: Ni
     over()
     verdict = gate_night()
     assert (verdict.action, verdict.inconclusive) == ("reject", True)
-    assert log.traffic().experiment == ""
+    assert log.traffic.read().experiment == ""
     assert replace(gate_night(), decided_at=verdict.decided_at) == verdict
 
 
@@ -184,7 +186,7 @@ def test_without_outcomes_or_users_the_verdict_says_so(night: Night, log: Log) -
     waits()
     over()
     verdict = gate_night()
-    assert (verdict.action, log.traffic().challenger) == ("no data", 0)
+    assert (verdict.action, log.traffic.read().challenger) == ("no data", 0)
     assert "0 users of the challenger and 0 of the champion have had time for an outcome" in verdict.reason
 
 
@@ -197,12 +199,13 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
     begin(home, 2)
     come(log, 100)
     waits()
-    assert log.traffic().share == 0.05
+    assert log.traffic.read().share == 0.05
     rollback.rollback(Home.here(), params.load(Path()).register_, reason="a test", hold_days=0)
     verdict = gate_night()
     assert verdict.action == "no data"
     assert verdict.reason == "live: version 1 serves by now, not 2"
-    assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
+    traffic = log.traffic.read()
+    assert (traffic.champion, traffic.challenger, traffic.share) == (1, 0, 0.0)
 
 
 @pytest.mark.slow
@@ -220,10 +223,10 @@ def test_where_both_judge_users_never_meet_what_the_scores_reject(home: Path, lo
     release(0, 1.0)
     come(log, 100)
     begin(home, 1, text=LIVE.replace("scores: live", "scores: both"), weight=0.5)
-    before = log.traffic()
+    before = log.traffic.read()
     verdict = gate_night()
     assert (verdict.action, verdict.live) == ("reject", None)
-    assert log.traffic() == before
+    assert log.traffic.read() == before
 
 
 @pytest.mark.slow
@@ -264,7 +267,7 @@ def test_a_gate_killed_after_any_write_comes_to_the_same_end(
         return written
 
     monkeypatch.setattr(records, "replace_text", dying(records.replace_text, "file"))
-    monkeypatch.setattr(Log, "set_traffic", dying(Log.set_traffic, "traffic"))
+    monkeypatch.setattr(TrafficRow, "set", dying(TrafficRow.set, "traffic"))
     verdict = None
     for _ in range(60):
         try:
@@ -277,7 +280,7 @@ def test_a_gate_killed_after_any_write_comes_to_the_same_end(
     assert verdict is not None
     assert verdict.action == "promote"
     assert kills >= 6
-    assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+    assert (log.traffic.read().share, log.traffic.read().experiment) == (0.0, "")
 
 
 @pytest.mark.slow
@@ -285,7 +288,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
     night: Night, log: Log, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits()
-    assert log.traffic().share == 0.05
+    assert log.traffic.read().share == 0.05
     settings = params.load(Path())
     os.chdir(home)
     assert live_test.clean(Home.here(), settings) == ""
@@ -294,12 +297,12 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
     assert live_test.clean(Home.here(), settings).startswith(
         "ended the experiment 2025-01-11, which no night wants"
     )
-    assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+    assert (log.traffic.read().share, log.traffic.read().experiment) == (0.0, "")
     records.write(night, folder / records.RUN)
     os.chdir(folder)
     waits()
     closing.close(Home.here(), records.read(Night, records.RUN), settings, settings.backend)
-    assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+    assert (log.traffic.read().share, log.traffic.read().experiment) == (0.0, "")
 
 
 @pytest.mark.slow
@@ -310,7 +313,7 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
     assert (
         "ended the experiment 2025-01-11: errors: " in watch.watch(Home.here(), loaded, loaded.watch).reason
     )
-    assert log.traffic().share == 0
+    assert log.traffic.read().share == 0
     assert gate_night().reason.startswith("live: stopped by errors")
 
 
@@ -323,7 +326,7 @@ def test_watch_ends_an_experiment_that_cannot_be_judged_and_looks_on(night: Nigh
     )  # of a workload whose metrics are all of sets
     seen = watch.watch(Home.here(), loaded := params.load(Path()), loaded.watch)
     assert "ended the experiment 2025-01-11: no metric of the workload has a value" in seen.reason
-    assert (seen.serving, log.traffic().share) == (1, 0.0)
+    assert (seen.serving, log.traffic.read().share) == (1, 0.0)
 
 
 @pytest.mark.slow
@@ -333,7 +336,7 @@ def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log)
     reason = watch.watch(Home.here(), loaded := params.load(Path()), loaded.watch).reason
     assert "ended the experiment 2025-01-11: score: " in reason
     assert ", proven worse: -0." in reason
-    assert log.traffic().share == 0
+    assert log.traffic.read().share == 0
     assert gate_night().reason.startswith("live: stopped by score")
 
 
@@ -348,7 +351,7 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
 ) -> None:
     watching = held_back()
     watch.watch(Home.here(), watching, watching.watch)
-    traffic = log.traffic()
+    traffic = log.traffic.read()
     assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
     pass_time(log, 300)
     come(log, 300)
@@ -361,16 +364,17 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
     assert serving is not None
     assert serving.version == 1
     watch.watch(Home.here(), watching, watching.watch)
-    assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
+    traffic = log.traffic.read()
+    assert (traffic.champion, traffic.challenger, traffic.share) == (1, 0, 0.0)
     assert rollback.rollback(Home.here(), watching.register_, to=2, reason="a test").version == 2
 
 
 @pytest.mark.slow
 def test_nobody_is_held_back_once_that_is_switched_off(log: Log, settings: Params, home_of_two: Path) -> None:
     watch.watch(Home.here(), loaded := held_back(), loaded.watch)
-    assert log.traffic().share == 0.2
+    assert log.traffic.read().share == 0.2
     watch.watch(Home.here(), settings, settings.watch)
-    assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
+    assert (log.traffic.read().share, log.traffic.read().experiment) == (0.0, "")
 
 
 @pytest.mark.slow
@@ -425,4 +429,4 @@ def test_a_clock_that_was_set_since_the_night_was_opened_ends_no_test_early_or_l
     assert timedelta(minutes=119) < standing.ends_at - standing.began_at <= timedelta(hours=2)
     assert abs(standing.began_at.timestamp() - log.now()) < 60
     assert live_test.clean(Home.here(), params.load(Path())) == ""
-    assert log.traffic().share == 0.05
+    assert log.traffic.read().share == 0.05

@@ -11,7 +11,7 @@ from sklearn.metrics import dcg_score
 from daybreak.extensions.live_test.live_score import list_score
 from daybreak.extensions.live_test.observations import observe
 from daybreak.statistics.assignment import CHALLENGER, arm_of, place
-from daybreak.storage.traffic_log import Exposure
+from daybreak.storage.exposures import Exposure
 from tests.statistics.streams import exposures, users
 
 ITEMS = st.lists(st.integers(0, 40), unique=True, max_size=25)

@@ -19,7 +19,9 @@ from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.own_serving import take_in
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
-from daybreak.storage.traffic_log import Exposure, Log, Traffic, open_log
+from daybreak.storage.exposures import Exposure
+from daybreak.storage.traffic_log import Log, open_log
+from daybreak.storage.traffic_row import Traffic
 from tests.postgres import postgresql
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -41,7 +43,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 def move(log: Log, ago_s: float, **changes: Any) -> None:
     """Move the traffic so long before NOW."""
-    moved = log.set_traffic(replace(log.traffic(), **changes))
+    moved = log.traffic.set(replace(log.traffic.read(), **changes))
     with sa.create_engine(log.url).begin() as connection:
         for table in ("traffic", "moves"):
             where = f"update {table} set changed_at = :at where revision = :number"
@@ -58,7 +60,7 @@ def drawn(log: Log, user: str) -> int:
 
 
 def all_of(log: Log, experiment: str | None = None) -> list[Exposure]:
-    return list(log.exposures(experiment))
+    return list(log.exposures.of(experiment))
 
 
 def test_the_arm_follows_from_the_traffic_as_it_stood_then(log: Log) -> None:
@@ -75,7 +77,7 @@ def test_the_arm_follows_from_the_traffic_as_it_stood_then(log: Log) -> None:
 
 def test_a_version_that_the_user_could_not_meet_is_impossible(log: Log) -> None:
     take_in(log, [row(user, version=7 - drawn(log, user)) for user in USERS], now=NOW)
-    seen = observe(log.exposures("a"), window_s=60)
+    seen = observe(log.exposures.of("a"), window_s=60)
     assert (len(seen.observations), seen.impossible) == (0, 200)
 
 
@@ -196,8 +198,8 @@ def test_a_log_of_the_release_before_goes_on_from_its_traffic_row(log: Log) -> N
     with sa.create_engine(log.url).begin() as connection:
         connection.execute(sa.text("drop table moves"))
     again = open_log(str(log.url))
-    assert again.moves() == (again.traffic(),)
-    assert again.traffic().changed_at == AT - 1800
+    assert again.traffic.moves() == (again.traffic.read(),)
+    assert again.traffic.read().changed_at == AT - 1800
     take_in(again, [row(user, ago_s=600, version=9) for user in USERS], now=NOW)
     take_in(again, [row(user, ago_s=600) for user in USERS], now=NOW)
     assert len(all_of(again, "b")) == 200
@@ -205,12 +207,12 @@ def test_a_log_of_the_release_before_goes_on_from_its_traffic_row(log: Log) -> N
 
 
 def test_moves_begin_with_the_traffic_as_it_stood(log: Log) -> None:
-    assert [moved.experiment for moved in log.moves(since=AT - 5400)] == ["a", ""]
-    assert [moved.revision for moved in log.moves()] == [0, 1, 2, 3]
-    assert log.moves(since=AT) == (log.traffic(),)
+    assert [moved.experiment for moved in log.traffic.moves(since=AT - 5400)] == ["a", ""]
+    assert [moved.revision for moved in log.traffic.moves()] == [0, 1, 2, 3]
+    assert log.traffic.moves(since=AT) == (log.traffic.read(),)
     with pytest.raises(Exception, match="is at revision 3"):
-        log.set_traffic(Traffic(champion=9))
-    assert len(log.moves()) == 4
+        log.traffic.set(Traffic(champion=9))
+    assert len(log.traffic.moves()) == 4
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -300,7 +302,7 @@ def test_a_user_is_scored_by_the_mean_of_the_metric_whenever_it_came(log: Log) -
     params = LiveTestParams.model_validate({"metric": METRIC}).metric
     assert params
     by = OwnScore(metric=params, low=params.low, high=params.high)
-    (one,) = observe(log.exposures("a"), window_s=60).observations
+    (one,) = observe(log.exposures.of("a"), window_s=60).observations
     assert one.score(by, window_s=0.0) == 2.5
     lower = replace(by, metric=params.model_copy(update={"higher_is_better": False}))
     assert one.score(lower, window_s=60) == -2.5

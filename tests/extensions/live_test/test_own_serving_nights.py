@@ -93,7 +93,7 @@ def until_decided(come: Callable[[], None], log: Log) -> tuple[Verdict, list[flo
             return gate_night(), shares
         except NotYet as wait_reason:
             assert "no router" not in str(wait_reason)
-            shares.append(log.traffic().share)
+            shares.append(log.traffic.read().share)
             come()
     raise AssertionError("the gate never decided")
 
@@ -118,12 +118,12 @@ def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(
         "labels",
         "score",
     ]
-    counted = len(list(team.log.exposures(night.id)))
+    counted = len(list(team.log.exposures.of(night.id)))
     assert (
         own_serving.read(team.log, params.load(Path()).section(LiveTestParams), now=datetime.now(UTC))
         > counted - 1
     )
-    assert len(list(team.log.exposures(night.id))) == counted
+    assert len(list(team.log.exposures.of(night.id))) == counted
     for limit in (
         "LOAD_S",
         "SHOW_S",
@@ -139,7 +139,7 @@ def test_a_harmful_challenger_is_stopped(home: Path, team: Team) -> None:
     assert verdict.action == "reject"
     assert verdict.reason.startswith("live: stopped by score: revenue ")
     assert shares == [0.05]
-    assert (team.log.traffic().challenger, team.assigner.assign("anybody").version) == (0, 1)
+    assert (team.log.traffic.read().challenger, team.assigner.assign("anybody").version) == (0, 1)
 
 
 def test_a_challenger_that_fails_is_stopped_by_the_errors_that_the_team_reports(
@@ -180,7 +180,7 @@ def test_a_metric_that_comes_after_its_row_is_taken_in(home: Path, team: Team) -
     team.deliver(rows)
     halfway()
     assert gate_night().reason.startswith("live: stopped by score: revenue ")
-    assert len(list(team.log.exposures(night.id))) == 1500
+    assert len(list(team.log.exposures.of(night.id))) == 1500
 
 
 def test_a_malformed_row_holds_the_gate_and_ends_the_test_at_the_hourly_look(home: Path, team: Team) -> None:
@@ -191,12 +191,12 @@ def test_a_malformed_row_holds_the_gate_and_ends_the_test_at_the_hourly_look(hom
     team.deliver([*rows, {**rows[0], "user": "later", "version": 0}])
     with pytest.raises(NotYet, match=r"what users met cannot be read: live_test.observations, .*, row 301: "):
         gate_night()
-    assert list(team.log.exposures(night.id)) == []
+    assert list(team.log.exposures.of(night.id)) == []
     os.chdir(home)
     (home / "params.yaml").write_text((home / "nights" / night.id / "params.yaml").read_text())
     seen = watch.watch(Home.here(), loaded := params.load(home), loaded.watch)
     assert "ended the experiment 2025-01-11: what users met cannot be read" in seen.reason
-    assert team.log.traffic().challenger == 0
+    assert team.log.traffic.read().challenger == 0
     os.chdir(home / "nights" / night.id)
     over()
     assert (gate_night().action, "row 301: version is 0" in gate_night().reason) == ("no data", True)
@@ -220,7 +220,7 @@ def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_pr
             "models": {1: lambda user: 5.0, 2: lambda user: 6.0},
         }
         exec(example, names)
-        assert [one.version for one in team.log.exposures(None)] == [1, 1]
+        assert [one.version for one in team.log.exposures.of(None)] == [1, 1]
 
         def come() -> None:
             rows = team.come(1500, {2: 6.0})
@@ -232,7 +232,7 @@ def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_pr
         assert verdict.action == "promote", verdict.reason
         assert promote_night().version == 2
         assert router.get("health").json()["champion"] == 2
-    assert len(list(team.log.exposures(night.id))) >= 3000
+    assert len(list(team.log.exposures.of(night.id))) >= 3000
 
 
 def test_before_anybody_met_anything_a_named_file_counts_as_serving(home: Path, release: Any) -> None:
@@ -252,4 +252,4 @@ def test_a_file_that_is_missing_is_said_and_costs_nobody_the_champion(home: Path
         gate_night()
     over()
     assert gate_night().action == "no data"
-    assert team.log.traffic().challenger == 0
+    assert team.log.traffic.read().challenger == 0

@@ -15,7 +15,7 @@ from daybreak.extensions.live_test.readout import Decision, GuardrailLimits, Rea
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
-from daybreak.storage.traffic_log import Exposure
+from daybreak.storage.exposures import Exposure
 from tests.statistics.streams import Model, exposures, users
 
 RULES = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from daybreak.storage.traffic_log import Traffic, holdback_name
+from daybreak.storage.traffic_row import Traffic, holdback_name
 
 HELD = Traffic(champion=3, challenger=2, share=0.05, experiment=holdback_name(2))
 

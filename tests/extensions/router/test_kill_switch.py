@@ -7,7 +7,7 @@ import pytest
 
 from daybreak.extensions.router.kill_switch import KillSwitch
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION
-from daybreak.storage.traffic_log import Exposure
+from daybreak.storage.exposures import Exposure
 
 
 def stream(

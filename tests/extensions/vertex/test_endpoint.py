@@ -13,7 +13,8 @@ from daybreak.contract.errors import NotYet, ParamsError, ReleaseError
 from daybreak.statistics.assignment import STALE_S
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Traffic, open_log
+from daybreak.storage.traffic_log import open_log
+from daybreak.storage.traffic_row import Traffic
 from tests.extensions.vertex.endpoints import (
     MODEL,
     QUICK,
@@ -170,18 +171,18 @@ def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_sinc
     here.split()  # nothing is asked of it yet
     until_done(lambda: here.prepare(first))
     here.show(first)
-    row = kept.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
+    row = kept.traffic.set(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
     with pytest.raises(ReleaseError, match=r"version 2 of daybreak is not deployed, so it cannot get 25 %"):
         here.split()
     until_done(lambda: here.prepare(second))
-    assert kept.followed(here.deployments.endpoint)[0] != row.revision
+    assert kept.servers.followed(here.deployments.endpoint)[0] != row.revision
     asked_at = kept.now()
     here.split()
-    revision, since = kept.followed(here.deployments.endpoint)
+    revision, since = kept.servers.followed(here.deployments.endpoint)
     assert revision == row.revision
     assert asked_at <= since - QUICK.settle_s <= kept.now()
     here.split()
-    assert kept.followed(here.deployments.endpoint) == (revision, since)  # it did so before
+    assert kept.servers.followed(here.deployments.endpoint) == (revision, since)  # it did so before
     assert here.shown() == 1
     answers = Counter(asked(service, here, times=80))
     assert 5 <= answers[2] <= 40
@@ -191,13 +192,13 @@ def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_sinc
     assert here.shown() == 2  # somebody's hand
     here.show(first)  # an experiment goes on
     assert dict(here.deployments.served().traffic_split) == {"1": 75, "2": 25}
-    assert kept.followed(here.deployments.endpoint)[1] > since
-    row = kept.set_traffic(replace(row, share=0.005))
+    assert kept.servers.followed(here.deployments.endpoint)[1] > since
+    row = kept.traffic.set(replace(row, share=0.005))
     with pytest.raises(ParamsError, match=r"a share of 0\.005 is not a whole percent"):
         here.split()
     here.discard(second)
     assert deployed(service) == ["1", "2"]  # as long as users meet it
-    kept.set_traffic(replace(row, challenger=0, share=0.0, experiment=""))
+    kept.traffic.set(replace(row, challenger=0, share=0.0, experiment=""))
     here.split()
     assert dict(here.deployments.served().traffic_split) == {"1": 100}
     until_done(lambda: none_but(service, here, 1))
@@ -214,21 +215,21 @@ def test_what_is_drawn_otherwise_than_the_row_says_counts_for_nothing(
     here = target(service, tmp_path, client, kept)
     for release in releases:
         until_done(lambda release=release: here.prepare(release))
-    row = kept.set_traffic(Traffic(champion=1, challenger=2, experiment="a"))
+    row = kept.traffic.set(Traffic(champion=1, challenger=2, experiment="a"))
     here.show(releases[0])
-    row = kept.set_traffic(replace(row, share=0.25))
+    row = kept.traffic.set(replace(row, share=0.25))
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     here.split()
     assert 0 < waited[-1] <= STALE_S  # containers may have read the row before
-    assert kept.followed(here.deployments.endpoint)[0] == row.revision
+    assert kept.servers.followed(here.deployments.endpoint)[0] == row.revision
     with service.troubled(*[trouble("refuse")] * 99, method="update_endpoint"):
-        kept.set_traffic(replace(row, share=0.5))
+        kept.traffic.set(replace(row, share=0.5))
         with pytest.raises(NotYet):
             here.split()
-    assert kept.followed(here.deployments.endpoint)[0] == -1
+    assert kept.servers.followed(here.deployments.endpoint)[0] == -1
     here.split()
-    assert kept.followed(here.deployments.endpoint)[0] == row.revision + 1
+    assert kept.servers.followed(here.deployments.endpoint)[0] == row.revision + 1
     kept.close()
 
 

@@ -312,7 +312,7 @@ def come(log: Log, there: OnVertex, number: int, taken: Callable[[dict[str, Any]
             for user, one in zip(users, answers, strict=True)
         ]
         assert asked_for(there.config.address, there, outcomes) == [{"kept": True}] * len(outcomes)
-    wait(lambda: sum(1 for _ in log.exposures(None)) >= number, timeout_s=300)
+    wait(lambda: sum(1 for _ in log.exposures.of(None)) >= number, timeout_s=300)
 
 
 @pytest.mark.parametrize("liked", [1, 2])
@@ -331,7 +331,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
     records.write(night, records.RUN)
     with pytest.raises(NotYet, match="Vertex AI's endpoint of daybreak: upload 2 has begun"):
         judge_night()
-    assert (log.traffic().challenger, log.traffic().share) == (2, 0.0)
+    assert (log.traffic.read().challenger, log.traffic.read().share) == (2, 0.0)
     shares, until = [], time.monotonic() + 500
     while time.monotonic() < until:
         try:
@@ -356,10 +356,10 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
     assert verdict.action == ("promote" if liked == 2 else "reject"), verdict.reason
     assert sorted({*shares} - {0}) in ([10], [10, 50])
     assert verdict.live is not None
-    seen = list(log.exposures(night.id))
+    seen = list(log.exposures.of(night.id))
     assert {one.arm: one.version for one in seen} == {"champion": 1, "challenger": 2}
     assert len({one.unit for one in seen}) == len(seen)  # each request is drawn anew
-    assert (log.traffic().champion, log.traffic().challenger) == (1, 0)
+    assert (log.traffic.read().champion, log.traffic.read().challenger) == (1, 0)
     with vertex() as there:
         assert dict(there.deployments.served().traffic_split) == {"1": 100}
         if liked == 1:
@@ -380,8 +380,8 @@ def first_of(answer: dict[str, Any], liked: int) -> list[str]:
 
 def followed(log: Log, there: OnVertex) -> bool:
     """Whether containers count by now."""
-    revision, since = log.followed(there.deployments.endpoint)
-    return revision == log.traffic().revision and time.time() > since + 2 * POLL_S
+    revision, since = log.servers.followed(there.deployments.endpoint)
+    return revision == log.traffic.read().revision and time.time() > since + 2 * POLL_S
 
 
 def only(there: OnVertex, service: Any, version: str) -> None:

@@ -268,7 +268,9 @@ def _serving(home: Path, column: str, unit: str, loaded: Params, *, dry_run: boo
         path.unlink(missing_ok=True)
     if serving := existing_log(loaded.serving, home):
         try:
-            num = sum(serving.erase(one, dry_run=dry_run) for one in spellings(unit))
+            num = sum(
+                serving.exposures.erase(serving.unit_of(one), dry_run=dry_run) for one in spellings(unit)
+            )
             yield f"{num:,} exposures in the log of serving"
         finally:
             serving.close()

@@ -37,10 +37,12 @@ from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import holdback_name
+from daybreak.storage.traffic_row import holdback_name
 
 if TYPE_CHECKING:
-    from daybreak.storage.traffic_log import Exposure, Log, Traffic
+    from daybreak.storage.exposures import Exposure
+    from daybreak.storage.traffic_log import Log
+    from daybreak.storage.traffic_row import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +103,7 @@ def _told(findings: dict[str, Readout]) -> Held:
 
 def _shown(home: Home, traffic_log: "Log", held: Release) -> "list[Exposure]":
     """Returns what users were shown while some were held back on that version, since the last rollback."""
-    return list(traffic_log.exposures(holdback_name(held.version), since=_last_rollback(home)))
+    return list(traffic_log.exposures.of(holdback_name(held.version), since=_last_rollback(home)))
 
 
 def _last_rollback(home: Home) -> float:
@@ -111,7 +113,7 @@ def _last_rollback(home: Home) -> float:
 def _served_since(home: Home, traffic_log: "Log", serving: Release, held: Release) -> float:
     """Returns since when the version serves while users are held back on the other one."""
     name = holdback_name(held.version)
-    moves = traffic_log.moves(since=_last_rollback(home))
+    moves = traffic_log.traffic.moves(since=_last_rollback(home))
     both = [moved for moved in moves if (moved.champion, moved.experiment) == (serving.version, name)]
     return min((moved.changed_at for moved in both), default=0.0)
 
@@ -131,7 +133,7 @@ def _outcomes_of_each(shown: "Sequence[Exposure]", *, window_s: float, now: floa
 def keep(home: Home, serving: Release, before: Release | None, params: LiveSections) -> None:
     """Holds users back on a version, or nobody any more; the gate's experiments are left alone."""
     traffic_log = serving_log(home, params)
-    if traffic_log is None or _is_the_gates(traffic_log.traffic()):
+    if traffic_log is None or _is_the_gates(traffic_log.traffic.read()):
         return
     share = params.section(HoldbackParams).holdback if before else 0.0
     if before and share and not _is_ready(home, before, params):
@@ -150,7 +152,7 @@ def keep(home: Home, serving: Release, before: Release | None, params: LiveSecti
             experiment=holdback_name(before.version),
         )
 
-    traffic_log.change_traffic(moved)
+    traffic_log.traffic.change(moved)
     try:
         share_out(home, params)
     except (ReleaseError, ParamsError) as error:

@@ -36,7 +36,7 @@ METRIC = '{"metric"'  # begins the value of a team's metric in the log; no item 
 
 
 class ShownExposure(Protocol):
-    """An exposure with its outcome, as the traffic log has both (daybreak/storage/traffic_log.py)."""
+    """An exposure with its outcome, as the traffic log has both (daybreak/storage/exposures.py)."""
 
     @property
     def time(self) -> float:

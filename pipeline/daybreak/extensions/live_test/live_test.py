@@ -47,7 +47,8 @@ from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
-    from daybreak.storage.traffic_log import Log, Traffic
+    from daybreak.storage.traffic_log import Log
+    from daybreak.storage.traffic_row import Traffic
 
 FOLDER = records.RUN / "live"
 DECIDED = FOLDER / "decided.json"
@@ -136,7 +137,7 @@ def _look(
 ) -> Verdict:
     """Looks once at an experiment that may begin, and takes one action; NotYet while it goes on."""
     is_over = clock.utc() >= night.decide_until
-    traffic = log.traffic()
+    traffic = log.traffic.read()
     serving = ledger.champion_at(home, branch.ledger_tip(home))
     if serving is None or serving.version != champion.version:
         reason = f"version {serving.version if serving else 0} serves by now, not {champion.version}"
@@ -144,7 +145,7 @@ def _look(
     if traffic.experiment != night.id:
         traffic = _open(log, traffic, night, version, champion, over=is_over)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
-    seen = observe(log.exposures(night.id), window_s=params.section(LiveTestParams).outcome_hours * HOUR_S)
+    seen = observe(log.exposures.of(night.id), window_s=params.section(LiveTestParams).outcome_hours * HOUR_S)
     try:
         finding = look(
             seen,
@@ -168,7 +169,7 @@ def _look(
         hours=(log.now() - traffic.changed_at) / HOUR_S,
         over=is_over or traffic.experiment != night.id,
     )
-    if why := log.why_stopped(night.id):
+    if why := log.traffic.why_stopped(night.id):
         decision = Decision(action="reject", reason=f"stopped by a router: {why}")
     standing = _standing(standing, finding, decision, share=share)
     if decision.action != "wait":
@@ -299,7 +300,7 @@ def pace(params: LiveTestParams) -> ramp.Pace:
 def clean(home: Home, params: LiveSections) -> str:
     """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
     log = serving_log(home, params)
-    traffic = log.traffic() if log else None
+    traffic = log.traffic.read() if log else None
     if log is None or traffic is None or not traffic.experiment or traffic.is_holdback:
         return ""
     experiment = traffic.experiment
@@ -321,7 +322,7 @@ def clean(home: Home, params: LiveSections) -> str:
     try:
         by, rules = score_by(evaluation, gate, rules=rules, own=own)
         seen = observe(
-            log.exposures(experiment), window_s=params.section(LiveTestParams).outcome_hours * HOUR_S
+            log.exposures.of(experiment), window_s=params.section(LiveTestParams).outcome_hours * HOUR_S
         )
         finding = look(
             seen,
@@ -389,14 +390,14 @@ def _serves(log: "Log", params: LiveSections) -> bool:
     if params.section(LiveTestParams).observations:
         return True
     since = log.now() - HISTORY_DAYS * DAY_S
-    return bool(log.routers()) or next(iter(log.exposures(None, since=since)), None) is not None
+    return bool(log.servers.routers()) or next(iter(log.exposures.of(None, since=since)), None) is not None
 
 
 def _open(
     log: "Log", traffic: "Traffic", night: Night, version: Version, champion: Champion, *, over: bool
 ) -> "Traffic":
     """Returns the traffic with this experiment at share 0; unchanged where the night or the test is over."""
-    if over or any(True for _ in log.exposures(night.id)):
+    if over or any(True for _ in log.exposures.of(night.id)):
         return traffic
     if traffic.experiment and not traffic.is_holdback:
         raise NotYet(f"experiment {traffic.experiment} is on; watch ends it where no night wants it")
@@ -412,7 +413,7 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, b
     now, left = _now(log).replace(microsecond=0), night.decide_until - clock.utc()
     since = now.timestamp() - HISTORY_DAYS * DAY_S
     before = _volume(log, by)
-    scores = forecast.scores_before(log.exposures(None, since=since), by=by)
+    scores = forecast.scores_before(log.exposures.of(None, since=since), by=by)
     records.replace_text(FOLDER / BEFORE, json.dumps(scores))
     settling = by.windows * params.section(LiveTestParams).outcome_hours
     hours = max(left.total_seconds() / HOUR_S - settling, 0.0)
@@ -459,7 +460,7 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
 def _volume(log: "Log", by: LiveScore) -> forecast.Volume:
     """Returns the traffic of the last days."""
     now = log.now()
-    exposures = log.exposures(None, since=now - HISTORY_DAYS * DAY_S)
+    exposures = log.exposures.of(None, since=now - HISTORY_DAYS * DAY_S)
     return forecast.volume(exposures, now=now, days=HISTORY_DAYS, by=by)
 
 
@@ -515,7 +516,7 @@ def _sentence(
     standing: Live, decision: Decision, step: ramp.RampStep, log: "Log", traffic: "Traffic", *, own: bool
 ) -> str:
     """Says how the experiment stands, and what comes next."""
-    routers = log.routers()
+    routers = log.servers.routers()
     faults = [router.fault for router in routers if router.fault]
     missing = "" if routers or own else "; no router runs, start one by daybreak serve"
     wrong = f"; a router says: {faults[0]}" if faults else missing

@@ -4,8 +4,8 @@ A row has the user, the version, the time, and the value of the team's metric on
 
     {"user": "14980", "version": 4, "time": "2026-11-23T10:00:00Z", "metric": 12.5}
 
-The user's arm follows from the traffic as it stood then (`Log.moves`), by the same hash that the router and
-daybreak/extensions/router/assigner.py draw by:
+The user's arm follows from the traffic as it stood then (`TrafficRow.moves`), by the same hash that the
+router and daybreak/extensions/router/assigner.py draw by:
 
     the version that the hash gives          an exposure in its arm
     the experiment's other version           an exposure that had no chance, so that nothing is believed
@@ -33,7 +33,8 @@ from daybreak.contract.errors import DataError
 from daybreak.extensions.live_test.live_score import report
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of, propensity
-from daybreak.storage.traffic_log import Exposure, Outcome, Traffic
+from daybreak.storage.exposures import Exposure, Outcome
+from daybreak.storage.traffic_row import Traffic
 
 if TYPE_CHECKING:
     from daybreak.storage.traffic_log import Log
@@ -84,16 +85,16 @@ def take_in(log: "Log", rows: Iterable[Row], *, now: datetime) -> int:
     Raises DataError, with none of them written, where one is malformed; the sentence has its number.
     """
     numbered = [_checked(row, number, now=now, unit_of=log.unit_of) for number, row in enumerate(rows, 1)]
-    known = log.known([row["id"] for row in numbered])  # most rows of a file, from the second look on
+    known = log.exposures.known([row["id"] for row in numbered])  # most of a file, from the second look on
     new = [row for row in numbered if not _is_told(row, known)]
     if new:
-        moves = log.moves(since=min(row["time"] for row in new) - SETTLE_S)
+        moves = log.traffic.moves(since=min(row["time"] for row in new) - SETTLE_S)
         outcomes = [
             Outcome(exposure=row["id"], items=report(row["metric"]), time=row["time"])
             for row in new
             if row["metric"] is not None
         ]
-        log.write(list(exposures_of(new, moves=moves)), outcomes)
+        log.exposures.write(list(exposures_of(new, moves=moves)), outcomes)
     return len(numbered)
 
 
@@ -103,7 +104,7 @@ def _is_told(row: Row, known: Mapping[str, bool]) -> bool:
 
 
 def exposures_of(rows: Iterable[Row], *, moves: Iterable[Traffic]) -> Iterator[Exposure]:
-    """Yields the exposure of each row; arguments as `_checked` and `Log.moves` return them."""
+    """Yields the exposure of each row; arguments as `_checked` and `TrafficRow.moves` return them."""
     stood = list(_distinct(moves))
     times = list(accumulate((moved.changed_at for moved in stood), max))
     for row in rows:

@@ -21,7 +21,7 @@ def preflight(home: Home, params: Params) -> Iterator[Checked]:
             yield from live_score(params.workload)
     try:
         log = existing_log(params.serving, home.folder)
-        live = log.routers() if log else ()
+        live = log.servers.routers() if log else ()
     except PipelineError as error:
         yield "router", False, str(error)
         return

@@ -12,7 +12,8 @@ from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import existing_log, log_url
 
 if TYPE_CHECKING:
-    from daybreak.storage.traffic_log import Log, Traffic
+    from daybreak.storage.traffic_log import Log
+    from daybreak.storage.traffic_row import Traffic
 
 
 def serving_log(home: Home, params: LiveSections) -> "Log | None":
@@ -28,9 +29,9 @@ def serving_log(home: Home, params: LiveSections) -> "Log | None":
 def move(log: "Log", traffic: "Traffic") -> "Traffic":
     """Moves the traffic; NotYet where somebody else moved it meanwhile."""
     try:
-        return log.set_traffic(traffic)
+        return log.traffic.set(traffic)
     except ReleaseError as error:
-        if log.traffic().revision == traffic.revision:
+        if log.traffic.read().revision == traffic.revision:
             raise
         raise NotYet(str(error)) from None
 
@@ -61,10 +62,10 @@ def end(home: Home, experiment: str, params: LiveSections, *, keep: bool = False
     log = serving_log(home, params)
     if log is None:
         return False
-    before = log.traffic()
+    before = log.traffic.read()
     was_on = before.experiment == experiment
-    log.change_traffic(lambda traffic: traffic.without(experiment))
-    if (left := log.traffic()).experiment == experiment:
+    log.traffic.change(lambda traffic: traffic.without(experiment))
+    if (left := log.traffic.read()).experiment == experiment:
         raise ReleaseError(f"experiment {experiment} is on again at {left.share:.0%}; see who else moves it")
     share_out(home, params)
     if was_on and not keep:

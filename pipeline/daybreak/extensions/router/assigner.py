@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from daybreak.contract.errors import JobError
 from daybreak.statistics.assignment import CHALLENGER, arm_of
-from daybreak.storage.traffic_log import Traffic, open_log
+from daybreak.storage.traffic_log import open_log
+from daybreak.storage.traffic_row import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Assigner:
     def __init__(self, url: str) -> None:
         self._log = open_log(url)
         self._reading, self._read_at = threading.Lock(), time.monotonic()
-        self._traffic = self._log.traffic()
+        self._traffic = self._log.traffic.read()
 
     def assign(self, user: str) -> Assignment:
         """Returns the version that answers the user now, and the arm that this is."""
@@ -56,7 +57,7 @@ class Assigner:
 
     def _follow(self) -> None:
         try:
-            self._traffic = self._log.traffic()
+            self._traffic = self._log.traffic.read()
         except JobError as error:
             log.warning("%s", error)
         self._read_at = time.monotonic()

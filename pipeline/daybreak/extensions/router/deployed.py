@@ -16,7 +16,8 @@ from daybreak.contract.errors import PipelineError
 from daybreak.extensions.router.answers import Answers, Predictor
 from daybreak.extensions.router.model_manager import WARM_USERS, ServedVersions, warm
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, STALE_S
-from daybreak.storage.traffic_log import Log, RouterState
+from daybreak.storage.live_servers import RouterState
+from daybreak.storage.traffic_log import Log
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,8 @@ class Deployed:
         if self._log is None:
             return
         looked_at = time.monotonic()
-        traffic = self._log.traffic()
-        revision, since = self._log.followed(self._endpoint)
+        traffic = self._log.traffic.read()
+        revision, since = self._log.servers.followed(self._endpoint)
         number = self._answers.version
         counts = revision == traffic.revision and self._log.now() >= since
         if counts and traffic.experiment and number in (traffic.champion, traffic.challenger):

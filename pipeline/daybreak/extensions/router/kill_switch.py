@@ -13,7 +13,7 @@ from collections import deque
 
 from daybreak.contract.formats import counted
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION
-from daybreak.storage.traffic_log import Exposure
+from daybreak.storage.exposures import Exposure
 
 WINDOW_S = 60.0
 LEAST_ANSWERS = 500  # with fewer in it, the window is longer

@@ -27,7 +27,9 @@ from daybreak.registry.host import NoAnswer
 from daybreak.statistics.assignment import arm_of
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Log, RouterState, Traffic
+from daybreak.storage.live_servers import RouterState
+from daybreak.storage.traffic_log import Log
+from daybreak.storage.traffic_row import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +106,7 @@ class ModelManager:
             if answers:
                 answers.process.close()
         try:
-            self._log.leave(self.id)
+            self._log.servers.leave(self.id)
         except PipelineError as error:
             log.warning("%s", error)
 
@@ -136,10 +138,10 @@ class ModelManager:
 
     def follow(self) -> None:
         """Reads once what is wanted, and applies it."""
-        traffic = self._log.traffic()
+        traffic = self._log.traffic.read()
         if traffic.experiment in self._stopped:
-            self._log.stop(traffic.experiment, self._stopped[traffic.experiment])
-            traffic = self._log.traffic()
+            self._log.traffic.stop(traffic.experiment, self._stopped[traffic.experiment])
+            traffic = self._log.traffic.read()
         if time.monotonic() - self._looked_at > LEDGER_S:
             self._arrays = newest_arrays(self._home)
             if not traffic.champion:
@@ -217,7 +219,7 @@ class ModelManager:
             try:
                 self.follow()
                 if time.monotonic() - self._forgot_at > FORGET_S:
-                    self._log.forget(before=self._log.now() - self._keep_days * DAY_S)
+                    self._log.exposures.forget(before=self._log.now() - self._keep_days * DAY_S)
                     self._forgot_at = time.monotonic()
             except PipelineError as error:
                 self._set_fault(str(error))
@@ -237,6 +239,6 @@ class ModelManager:
 
     def _report(self) -> None:
         try:
-            self._log.beat(self.state())
+            self._log.servers.beat(self.state())
         except PipelineError as error:
             self._set_fault(str(error))

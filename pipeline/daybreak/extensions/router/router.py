@@ -62,8 +62,10 @@ from daybreak.extensions.router.writer import FLUSH_S, NoLog, Writer
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import answer_s
 from daybreak.statistics.assignment import CHALLENGER, propensity
+from daybreak.storage.exposures import Exposure, Outcome
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Exposure, Log, Outcome, RouterState
+from daybreak.storage.live_servers import RouterState
+from daybreak.storage.traffic_log import Log
 
 JSON = "application/json"
 BODIES: dict[str, type[BaseModel]] = {
@@ -137,7 +139,7 @@ class Router:
         self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
         self._metrics, self.nights = Metrics(model), NightMetrics(model, home) if home else None
         self.beside: tuple[Router, ...] = ()  # of other models, behind the same port
-        self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
+        self._batcher, self._writer = Batcher(), Writer(log.exposures) if log else NoLog()
         self.has_log, self._has_token = log is not None, has_token
         self._now = log.now if log else time.time
         self._ids = ExposureIds(log.exposure_key if log else secrets.token_bytes(32))

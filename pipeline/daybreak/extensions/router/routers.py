@@ -17,7 +17,9 @@ from daybreak.storage.home import Home
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from daybreak.storage.traffic_log import Log, RouterState, Traffic
+    from daybreak.storage.live_servers import RouterState
+    from daybreak.storage.traffic_log import Log
+    from daybreak.storage.traffic_row import Traffic
 
 LOAD_S = 120.0  # the most that routers may take to load a version
 SHOW_S = 60.0  # the most that routers may take to serve what they have loaded
@@ -39,7 +41,7 @@ class Routers:
         def ready(traffic: "Traffic") -> "Traffic":
             return traffic if number in traffic.wanted else replace(traffic, ready=number)
 
-        traffic = self.log.change_traffic(ready)
+        traffic = self.log.traffic.change(ready)
         self._wait(
             lambda router: number in router.loaded,
             what=f"has loaded version {number}",
@@ -58,7 +60,7 @@ class Routers:
                 return free
             return replace(free, champion=number, challenger=0, share=0.0, experiment="")
 
-        traffic = self.log.change_traffic(shown)
+        traffic = self.log.traffic.change(shown)
         self._wait(
             lambda router: router.champion == number,
             what=f"serves version {number}",
@@ -69,14 +71,14 @@ class Routers:
     def shown(self) -> int:
         """Returns the version that the routers serve; where they disagree, one that differs from the row."""
         promoted = ledger.champion_at(self.home, branch.ledger_tip(self.home))
-        champion = self.log.traffic().champion or (promoted.version if promoted else 0)
-        live = [router.champion for router in self.log.routers()]
+        champion = self.log.traffic.read().champion or (promoted.version if promoted else 0)
+        live = [router.champion for router in self.log.servers.routers()]
         return next((number for number in live if number != champion), champion)
 
     def discard(self, release: Release) -> None:
         """Lets routers unload a version that is not to serve after all."""
         number = release.version
-        self.log.change_traffic(lambda now: replace(now, ready=0 if now.ready == number else now.ready))
+        self.log.traffic.change(lambda now: replace(now, ready=0 if now.ready == number else now.ready))
 
     def _wait(
         self,
@@ -89,7 +91,7 @@ class Routers:
     ) -> None:
         """Waits until all live routers are `done`; ReleaseError names one that is not, or cannot be."""
         until = time.monotonic() + limit_s
-        while left := [router for router in self.log.routers() if not done(router)]:
+        while left := [router for router in self.log.servers.routers() if not done(router)]:
             for router in left:
                 if refused and router.revision >= revision and refused in router.fault:
                     raise ReleaseError(f"router {router.id} cannot load {router.fault}")

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 
 from daybreak.contract.errors import JobError
-from daybreak.storage.traffic_log import Exposure, Log, Outcome
+from daybreak.storage.exposures import Exposure, ExposureLog, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ Waiting = tuple[Outcome, "asyncio.Future[bool]"]
 class Writer:
     """Writes the exposures and outcomes of the event loop that it is created in."""
 
-    def __init__(self, traffic_log: Log) -> None:
-        self._log, self._loop = traffic_log, asyncio.get_running_loop()
+    def __init__(self, exposures: ExposureLog) -> None:
+        self._log, self._loop = exposures, asyncio.get_running_loop()
         self._exposures: deque[Exposure] = deque(maxlen=MAX_WAITING)
         self._outcomes: deque[Waiting] = deque()
         self._some, self._urgent = threading.Event(), threading.Event()

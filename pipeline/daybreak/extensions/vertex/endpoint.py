@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import Model
     from mlflow import MlflowClient
 
-    from daybreak.storage.traffic_log import Log, Traffic
+    from daybreak.storage.traffic_log import Log
+    from daybreak.storage.traffic_row import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +252,7 @@ class OnVertex:
 
     def _traffic(self) -> "Traffic | None":
         """Returns the traffic row, once it names a champion."""
-        traffic = self.log.traffic() if self.log else None
+        traffic = self.log.traffic.read() if self.log else None
         return traffic if traffic and traffic.champion else None
 
     def _split(self, parts: dict[str, int], served: "Served | None", traffic: "Traffic | None") -> None:
@@ -261,16 +262,17 @@ class OnVertex:
             revision = traffic.revision
         if served and dict(served.traffic_split) != parts:
             if self.log:
-                self.log.follow(name, -1, since=0.0)  # no request counts while the split is another one
+                # No request counts while the split is another one.
+                self.log.servers.follow(name, -1, since=0.0)
                 if traffic and traffic.experiment:  # until no container acts on the row as it was before
                     time.sleep(min(max(0.0, traffic.changed_at + STALE_S - self.log.now()), STALE_S))
             self.deployments.split(parts)
             shares = ", ".join(f"version {number} {part} %" for number, part in parts.items())
             log.info("the requests to %s are split: %s", self.model, shares)
-        elif not self.log or self.log.followed(name)[0] == revision:
+        elif not self.log or self.log.servers.followed(name)[0] == revision:
             return
         if self.log:
-            self.log.follow(name, revision, since=self.log.now() + self.config.retry.settle_s)
+            self.log.servers.follow(name, revision, since=self.log.now() + self.config.retry.settle_s)
 
     def _sweep(self) -> None:
         """Starts to undeploy the unwanted versions without traffic, and clears those that are gone."""

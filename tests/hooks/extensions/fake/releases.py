@@ -31,7 +31,7 @@ class Sign(Target):
 
     def shown(self) -> int:
         """Returns the champion of the log."""
-        return self.log.traffic().champion
+        return self.log.traffic.read().champion
 
     def show(self, release: Release) -> None:
         """Shows nothing."""

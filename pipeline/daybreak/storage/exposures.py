@@ -1,0 +1,180 @@
+"""Records what users were answered, and what came of it: exposures, predictions and outcomes.
+
+    exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
+    predictions predictions for rows, to be scored by labels
+    outcomes    items that the user then took, or labels of the rows; the first of an exposure stays
+
+An exposure records the version and the share that it was drawn with, since routers need a moment to follow a
+move of the traffic.
+"""
+
+import functools
+import itertools
+import json
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from daybreak.storage.log_clock import LogClock
+from daybreak.storage.traffic_database import EXPOSURES, OUTCOMES, PREDICTIONS, TrafficDatabase
+
+MAX_ROWS = 500  # of a statement; SQLite takes 32,766 values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exposure:
+    """An answer to a user, and the outcome that the user reported."""
+
+    id: str
+    time: float  # seconds since 1970
+    experiment: str
+    unit: str
+    arm: str  # champion or challenger
+    version: int
+    share: float  # of the challenger when the arm was drawn
+    propensity: float  # chance of this arm
+    items: tuple[str, ...]  # best first
+    latency_s: float  # within the router
+    error: str = ""  # why the model did not answer
+    fallback: bool = False  # the popular items were shown, not the model's
+    predicted: str | None = None  # of rows, JSON: a list by the name of the prediction
+    taken: tuple[str, ...] | None = None  # by the user, or labels as JSON; None if not reported (yet)
+    taken_at: float | None = None  # when that was reported
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """The items that a user took after an exposure, shown or not; or the labels of rows, each as JSON."""
+
+    exposure: str
+    items: tuple[str, ...]
+    time: float
+
+
+class ExposureLog:
+    """The exposures of a log, with their outcomes; threads may share it."""
+
+    def __init__(self, database: TrafficDatabase, clock: LogClock) -> None:
+        self._database, self._clock = database, clock
+        self._one_row = database.text_of(database.insert(EXPOSURES))
+
+    def add(self, exposure: Exposure) -> None:
+        """Records an exposure."""
+        self.write([exposure], [])
+
+    def add_outcome(self, exposure: str, items: Sequence[str]) -> bool:
+        """Records the items taken, unless an outcome is known; returns False for an unknown exposure."""
+        outcome = Outcome(exposure=exposure, items=tuple(items), time=self._clock.now())
+        return self.write([], [outcome])[0]
+
+    def write(self, exposures: Sequence[Exposure], outcomes: Sequence[Outcome]) -> list[bool]:
+        """Records everything in one commit; returns for each outcome whether the exposure is known."""
+        with self._database.writing() as connection:
+            if exposures:
+                self._insert_exposures(connection, exposures)
+            if not outcomes:
+                return []
+            ids = sorted({outcome.exposure for outcome in outcomes})
+            known: set[str] = set()
+            for start in range(0, len(ids), MAX_ROWS):
+                some = sa.select(EXPOSURES.c.id).where(EXPOSURES.c.id.in_(ids[start : start + MAX_ROWS]))
+                known |= set(connection.execute(some).scalars())
+            rows = [
+                {"exposure": outcome.exposure, "time": outcome.time, "items": json.dumps(outcome.items)}
+                for outcome in outcomes
+                if outcome.exposure in known
+            ]
+            if rows:
+                connection.execute(self._database.insert(OUTCOMES), rows)
+        return [outcome.exposure in known for outcome in outcomes]
+
+    def known(self, ids: Sequence[str]) -> dict[str, bool]:
+        """Returns the known exposures among `ids`, and for each whether the outcome is known."""
+        both = EXPOSURES.outerjoin(OUTCOMES, OUTCOMES.c.exposure == EXPOSURES.c.id)
+        query = sa.select(EXPOSURES.c.id, OUTCOMES.c.exposure.is_not(None)).select_from(both)
+        has_outcomes: dict[str, bool] = {}
+        with self._database.reading() as connection:
+            for start in range(0, len(ids), MAX_ROWS):
+                some = query.where(EXPOSURES.c.id.in_(ids[start : start + MAX_ROWS]))
+                has_outcomes |= {name: has_outcome for name, has_outcome in connection.execute(some)}
+        return has_outcomes
+
+    def of(self, experiment: str | None, *, since: float = 0.0) -> Iterator[Exposure]:
+        """Yields the exposures of an experiment, or of all, since a time, oldest first, with outcomes."""
+        both = EXPOSURES.outerjoin(OUTCOMES, OUTCOMES.c.exposure == EXPOSURES.c.id)
+        both = both.outerjoin(PREDICTIONS, PREDICTIONS.c.exposure == EXPOSURES.c.id)
+        query = (
+            sa.select(
+                *EXPOSURES.columns,
+                PREDICTIONS.c.predicted,
+                OUTCOMES.c["items"].label("taken"),
+                OUTCOMES.c.time.label("taken_at"),
+            )
+            .select_from(both)
+            .where(EXPOSURES.c.time >= since)
+            .order_by(EXPOSURES.c.time, EXPOSURES.c.id)
+        )
+        if experiment is not None:
+            query = query.where(EXPOSURES.c.experiment == experiment)
+        with self._database.reading() as connection:
+            for row in connection.execution_options(yield_per=10_000).execute(query).mappings():
+                taken = None if row["taken"] is None else tuple(json.loads(row["taken"]))
+                yield Exposure(**{**row, "items": tuple(json.loads(row["items"])), "taken": taken})
+
+    def forget(self, *, before: float) -> int:
+        """Removes exposures from before a time, with their outcomes; returns the number of exposures."""
+        old = sa.select(EXPOSURES.c.id).where(EXPOSURES.c.time < before)
+        with self._database.writing() as connection:
+            for table in (OUTCOMES, PREDICTIONS):
+                connection.execute(sa.delete(table).where(table.c.exposure.in_(old)))
+            return connection.execute(sa.delete(EXPOSURES).where(EXPOSURES.c.time < before)).rowcount
+
+    def erase(self, unit: str, *, dry_run: bool = False) -> int:
+        """Removes all that a unit met and did; returns the number of exposures."""
+        theirs = EXPOSURES.c.unit == unit
+        ids = sa.select(EXPOSURES.c.id).where(theirs)
+        if dry_run:
+            with self._database.reading() as connection:
+                return connection.execute(sa.select(sa.func.count()).where(theirs)).scalar_one()
+        with self._database.writing() as connection:
+            if self._database.is_sqlite:
+                # Else the rows would stay in the file until something is written over them.
+                connection.exec_driver_sql("PRAGMA secure_delete = ON")
+            for table in (OUTCOMES, PREDICTIONS):
+                connection.execute(sa.delete(table).where(table.c.exposure.in_(ids)))
+            num = connection.execute(sa.delete(EXPOSURES).where(theirs)).rowcount
+        if self._database.is_sqlite:
+            with self._database.reading() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        return num
+
+    def _insert_exposures(self, connection: sa.Connection, exposures: Sequence[Exposure]) -> None:
+        predicted = [
+            {"exposure": one.id, "predicted": one.predicted} for one in exposures if one.predicted is not None
+        ]
+        if predicted:
+            connection.execute(self._database.insert(PREDICTIONS), predicted)
+        rows = [(*row[:_ITEMS], _text(row[_ITEMS]), *row[_ITEMS + 1 :]) for row in map(_row, exposures)]
+        if not self._database.is_sqlite:
+            connection.execute(
+                self._database.insert(EXPOSURES), [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+            )
+            return
+        # Many rows in one statement, which runs without Python's lock: the event loop goes on meanwhile.
+        marks = f"({', '.join('?' * len(_COLUMNS))})"
+        for start in range(0, len(rows), MAX_ROWS):
+            some = rows[start : start + MAX_ROWS]
+            statement = self._one_row.replace(marks, ", ".join([marks] * len(some)))
+            connection.exec_driver_sql(statement, tuple(itertools.chain.from_iterable(some)))
+
+
+_COLUMNS = tuple(column.name for column in EXPOSURES.columns)
+_row = operator.attrgetter(*_COLUMNS)
+_ITEMS = _COLUMNS.index("items")
+
+
+@functools.lru_cache(maxsize=10_000)
+def _text(items: tuple[str, ...]) -> str:
+    return json.dumps(items)
