@@ -388,7 +388,7 @@ ASK_FOLDER = {
     "cli": 1,
     "contract.code_path": 3,  # entry point of every process
     "contract.disk": 2,  # to say in an error how to go on
-    "data.source": 2,  # relative URLs begin there
+    "data.file_listing": 2,  # relative URLs begin there
     "dvc_file": 1,
     "extensions.bag.request": 1,
     "extensions.init.new_home": 1,

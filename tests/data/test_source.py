@@ -23,8 +23,9 @@ from daybreak.contract.table import Bool, Bytes, Category, Float, Id, Int, Label
 from daybreak.data import day_files
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.casts import conform
+from daybreak.data.file_listing import left_out_in_words
 from daybreak.data.partitions import PART
-from daybreak.data.source import Files, left_out_in_words, write_partition
+from daybreak.data.source import Files, write_partition
 from daybreak.examples.shop.sold_lines import LINES
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))

@@ -39,14 +39,14 @@ class ImageFiles(Files):
 
     def sample(self, num_rows: int, **_: Any) -> pa.Table:
         """Returns the first rows of the newest day, `MOST_ROWS` at most."""
-        dated = self._files_by_day()
-        paths = [file.path for file in dated[max(dated)]] if dated else self._paths()
+        files = self.listing.in_order()
+        paths = [path for day, path in files if day == files[-1][0]]
         return self._joined(paths[: min(num_rows, MOST_ROWS)])
 
     def folders(self) -> tuple[str, ...]:
         """Returns the names of folders that hold images, in order, without those that are parts of a day."""
-        paths = [file.path for files in self._files_by_day().values() for file in files] or self._paths()
-        return tuple(sorted({day_files.folder_in(path, self._root) for path in paths} - {""}))
+        root = self.listing.root
+        return tuple(sorted({day_files.folder_in(path, root) for _, path in self.listing.in_order()} - {""}))
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[Any, Any]]:
         raise DataError(
@@ -56,28 +56,27 @@ class ImageFiles(Files):
 
     def _joined(self, paths: list[str], parts: list[pa.Table] | None = None) -> pa.Table:
         """The rows of several images, in the order of their paths."""
-        day_of = {file.path: day for day, files in self._files_by_day().items() for file in files}
+        day_of = {file.path: day for day, files in self.listing.by_day().items() for file in files}
         if not day_of:
             self._rows_by_day()
         columns: dict[str, Any] = {
-            "file": pa.array([path.removeprefix(self._root).lstrip("/") for path in paths], pa.string()),
+            "file": pa.array(
+                [path.removeprefix(self.listing.root).lstrip("/") for path in paths], pa.string()
+            ),
             "image": pa.array([self._bytes(path) for path in paths], pa.binary()),
             "time": pa.array([datetime.combine(day_of[path], time()) for path in paths], pa.timestamp("us")),
         }
         if self._places:
             columns[LABEL] = pa.array([self._label(path) for path in paths], pa.int64())
-        return self._renamed(pa.table(columns))
+        return self.reader.renamed(pa.table(columns))
 
     def _label(self, path: str) -> int | None:
-        parents = path.removeprefix(self._root).split("/")[:-1]
+        parents = path.removeprefix(self.listing.root).split("/")[:-1]
         return next((self._places[name] for name in reversed(parents) if name in self._places), None)
 
     def _bytes(self, path: str) -> bytes:
-        self._expect_file(path)
         try:
-            with self._system.open(path, "rb") as file:
-                data: bytes = file.read(self.max_bytes + 1)
+            with self.listing.opened(path) as file:
+                return self.reader.contents(path, file)
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error}; check its permissions and contents") from None
-        self._expect_room(len(data), path)
-        return data

@@ -30,8 +30,9 @@ from daybreak.contract.sections import IngestParams
 from daybreak.contract.table import Table, classes_of, codes
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.casts import conform
+from daybreak.data.file_listing import left_out_in_words
 from daybreak.data.partitions import RAW, part_of, partitions
-from daybreak.data.source import left_out_in_words, write_partition
+from daybreak.data.source import write_partition
 from daybreak.storage import erasures, known_digests
 from daybreak.storage.home import Home
 

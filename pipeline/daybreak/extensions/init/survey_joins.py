@@ -91,7 +91,7 @@ def tables_of(url: str) -> dict[str, str]:
 
 def _tables_of_files(url: str) -> dict[str, str]:
     by_name: dict[str, list[str]] = {}
-    every = Plug(use=FILES, url=url).make().files()
+    every = Plug(use=FILES, url=url).make().listing.in_folder()
     for path in every:
         by_name.setdefault(_table_name(path), []).append(path)
     groups: list[tuple[str, set[str], list[str]]] = []  # with their columns

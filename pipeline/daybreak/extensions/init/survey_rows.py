@@ -10,7 +10,8 @@ import pyarrow as pa
 from daybreak.contract import formats
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.sections import Plug
-from daybreak.data.source import expect_encoding, left_out_in_words
+from daybreak.data.file_listing import left_out_in_words
+from daybreak.data.source import expect_encoding
 from daybreak.extensions.init import survey_days
 from daybreak.extensions.init.survey_joins import Join, chosen, joins_of, tables_of, with_joins
 from daybreak.extensions.init.survey_source import (
