@@ -84,27 +84,20 @@ def evaluate(
     arrays = arrays_of(days)
     samples = workload.dataset(arrays, "test")
     num_samples = len(samples)  # type: ignore[arg-type]
-    arms = [
-        ScoredModel(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)
-    ]
+    challenger = _challenger(workload, MODEL, samples)
+    versions = _Versions(
+        challenger, home=home, registered=registered.name, days=days, batch_size=params.batch_size
+    )
     facts: dict[str, float] = {}
-    theirs: dict[str, Columns] = {}  # of versions that score by their own code
-    if champion is not None:
-        if not days:
-            facts["champion_has_seen"] = 1.0
-            log.warning("the champion was trained on held-out days; it is not compared")
-        elif not _is_todays(champion, CHAMPION):
-            with own_code.fetched(home, champion, name=registered.name) as folder:
-                theirs["champion"] = _by_own_code(
-                    home, champion, folder, "champion", num_samples=num_samples, days=days, params=params
-                )
-        else:
-            arms.append(replace(arms[0], name="champion", model=load_model(workload, CHAMPION)))
-        if days:
-            _add_references(home, arms, theirs, champion, days=days, params=params, registered=registered)
+    if champion and days:
+        versions.add_champion(champion)
+        versions.add_references(champion)
+    elif champion:
+        facts["champion_has_seen"] = 1.0
+        log.warning("the champion was trained on held-out days; it is not compared")
     metrics = declared(workload)
     with torch.inference_mode():
-        columns, by_row = _scored(arms, theirs, batch_size=params.batch_size)
+        columns, by_row = _scored(versions.todays, versions.by_own_code, batch_size=params.batch_size)
     columns |= _baselines(workload, arrays, num_samples)
     write_scores(columns, num_samples)
     columns = _of_slices(columns, getattr(workload, "metric_slices", {}))
@@ -115,15 +108,7 @@ def evaluate(
         metrics=facts | _means(columns),
         slices=_slices(columns),
         elapsed_s=round(time.monotonic() - began, 3),
-        judged=tuple(
-            Judged(
-                name=one.name,
-                role=one.role if number else "success",
-                margin=one.margin,
-                higher_is_better=one.higher_is_better,
-            )
-            for number, one in enumerate(metrics)
-        ),
+        judged=_roles(metrics),
         live=next(iter(by_row), LiveMetric()) if serves_rows(workload) else None,
         live_others=by_row[1:] if serves_rows(workload) else (),
         days=days or everything,
@@ -138,11 +123,14 @@ def columns_of(workload: Workload, model: Path, arrays: Path, *, batch_size: int
     import torch
 
     samples = workload.dataset(arrays, "test")
-    arm = ScoredModel(
+    with torch.inference_mode():
+        return _scored([_challenger(workload, model, samples)], {}, batch_size=batch_size)[0]
+
+
+def _challenger(workload: Workload, model: Path, samples: Any) -> ScoredModel:
+    return ScoredModel(
         name="challenger", workload=workload, model=load_model(workload, model), samples=samples
     )
-    with torch.inference_mode():
-        return _scored([arm], {}, batch_size=batch_size)[0]
 
 
 def _scored(
@@ -165,64 +153,75 @@ def _compared_days(workload: Workload, champion: Champion) -> tuple[date, ...]:
     return comparable_days(workload, seen_until=max(_last_day(MODEL), _last_day(CHAMPION)))
 
 
-def _by_own_code(
-    home: Home,
-    release: Release,
-    folder: Path,
-    arm: str,
-    *,
-    num_samples: int,
-    days: Sequence[date],
-    params: EvaluateParams,
-) -> Columns:
-    columns = own_code.columns(home, release, folder, arm=arm, days=days, batch_size=params.batch_size)
-    _check_same_samples(next(iter(columns.values())), num_samples)
-    return columns
+class _Versions:
+    """The versions that score the held-out samples: by today's code, or each by its own."""
+
+    def __init__(
+        self, challenger: ScoredModel, *, home: Home, registered: str, days: Sequence[date], batch_size: int
+    ) -> None:
+        self._home, self._registered, self._days, self._batch_size = home, registered, days, batch_size
+        self.todays = [challenger]
+        self.by_own_code: dict[str, Columns] = {}
+
+    def add_champion(self, champion: Champion) -> None:
+        """Adds the champion; its model is in `CHAMPION`, its code is fetched unless it is today's."""
+        if _is_todays(champion, CHAMPION):
+            self._add_todays("champion", CHAMPION)
+            return
+        with own_code.fetched(self._home, champion, name=self._registered) as folder:
+            self._add_by_own_code("champion", champion, folder)
+
+    def add_references(self, champion: Champion) -> None:
+        """Adds the champion's anchor, predecessor and candidate.
+
+        A version is left out where it cannot be scored, or was trained on a held-out day.
+        """
+        references: dict[str, Release | None] = {
+            "anchor": champion.anchor.release if champion.anchor else None,
+            "predecessor": champion.predecessor,
+            "candidate": champion.candidate,
+        }
+        for name, release in references.items():
+            if release is None or release.version == champion.version:
+                continue
+            try:
+                with own_code.fetched(self._home, release, name=self._registered) as folder:
+                    self._add_reference(name, release, folder)
+            except PipelineError as error:
+                log.warning("the %s is not compared: %s", name, error)
+
+    def _add_reference(self, name: str, release: Release, folder: Path) -> None:
+        model = folder / carried_code.MODEL
+        if _last_day(model) >= min(self._days):
+            log.warning("the %s was trained on held-out days; it is not compared", name)
+        elif _is_todays(release, model):
+            self._add_todays(name, model)
+        else:
+            self._add_by_own_code(name, release, folder)
+
+    def _add_todays(self, name: str, model: Path) -> None:
+        challenger = self.todays[0]
+        self.todays.append(replace(challenger, name=name, model=load_model(challenger.workload, model)))
+
+    def _add_by_own_code(self, name: str, release: Release, folder: Path) -> None:
+        columns = own_code.columns(
+            self._home, release, folder, arm=name, days=self._days, batch_size=self._batch_size
+        )
+        _check_same_samples(next(iter(columns.values())), len(self.todays[0].samples))
+        self.by_own_code[name] = columns
 
 
-def _add_references(
-    home: Home,
-    arms: list[ScoredModel],
-    theirs: dict[str, Columns],
-    champion: Champion,
-    *,
-    days: Sequence[date],
-    params: EvaluateParams,
-    registered: RegisterParams,
-) -> None:
-    """Adds the champion's anchor, predecessor and candidate to what is scored, by today's code or their own.
-
-    What cannot be scored is left out, and what was trained on a held-out day.
-    """
-    anchor = champion.anchor.release if champion.anchor else None
-    references: dict[str, Release | None] = {
-        "anchor": anchor,
-        "predecessor": champion.predecessor,
-        "candidate": champion.candidate,
-    }
-    for name, release in references.items():
-        if release is None or release.version == champion.version:
-            continue
-        try:
-            with own_code.fetched(home, release, name=registered.name) as folder:
-                if _last_day(folder / carried_code.MODEL) >= min(days):
-                    log.warning("the %s was trained on held-out days; it is not compared", name)
-                    continue
-                if _is_todays(release, folder / carried_code.MODEL):
-                    model = load_model(arms[0].workload, folder / carried_code.MODEL)
-                    arms.append(replace(arms[0], name=name, model=model))
-                else:
-                    theirs[name] = _by_own_code(
-                        home,
-                        release,
-                        folder,
-                        name,
-                        num_samples=len(arms[0].samples),
-                        days=days,
-                        params=params,
-                    )
-        except PipelineError as error:
-            log.warning("the %s is not compared: %s", name, error)
+def _roles(metrics: Sequence[Metric]) -> tuple[Judged, ...]:
+    """Returns how each metric judges; the first decides, whatever its role."""
+    return tuple(
+        Judged(
+            name=one.name,
+            role=one.role if number else "success",
+            margin=one.margin,
+            higher_is_better=one.higher_is_better,
+        )
+        for number, one in enumerate(metrics)
+    )
 
 
 def _judged(

@@ -135,7 +135,7 @@ def refit(
         train: how.
         limits: `plan.confidence` and `plan.objective`, by which the job is looked after.
     """
-    shorter, until = _plan_of_refit(plan, training, num_samples), night.decide_until
+    shorter = _plan_of_refit(plan, training, num_samples)
     recipe = replace(
         recipe_of(night, dataset, shorter, None, workload=workload, train=train),
         split="test",
@@ -145,15 +145,10 @@ def refit(
         first_sample=0,
         base_samples=num_samples,
         rate=train.warm_rate,
-        train_until=until,
+        train_until=night.decide_until,
     )
-    begun = JOBS / name_of(recipe, plan.rental, num_workers=train.num_workers)
-    left_s = until.timestamp() - night_clock.now()
-    if not begun.exists() and left_s < shorter.expected_s:
-        raise JobError(
-            f"a refit on {num_samples:,} samples takes about {duration(shorter.expected_s)}, and "
-            f"{duration(max(left_s, 0.0))} are left for it before the decision; raise night.decide_hours"
-        )
+    if not (JOBS / name_of(recipe, plan.rental, num_workers=train.num_workers)).exists():
+        _expect_in_time(shorter, night)
     return _act(
         home,
         recipe,
@@ -185,6 +180,15 @@ def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
         sizes=(),
         tuning=replace(plan.tuning, in_memory=False),  # which keeps samples of the training split
     )
+
+
+def _expect_in_time(refit: Plan, night: Night) -> None:
+    left_s = night.decide_until.timestamp() - night_clock.now()
+    if left_s < refit.expected_s:
+        raise JobError(
+            f"a refit on {refit.num_samples:,} samples takes about {duration(refit.expected_s)}, and "
+            f"{duration(max(left_s, 0.0))} are left for it before the decision; raise night.decide_hours"
+        )
 
 
 def _act(

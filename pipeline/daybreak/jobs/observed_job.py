@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from math import exp, inf, log
 from typing import Literal
 
-from daybreak.contract.backend import LIVE, TICK_S, JobState
+from daybreak.contract.backend import TICK_S, JobState
 from daybreak.contract.record_parts import Placement, Rental
 from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
@@ -86,14 +86,7 @@ def observe(
         to_save: whether the plan was to be cheap, and the job moves to cheaper machines where it is ahead.
     """
     last, here = attempts.last, attempts.on_this_placement
-    began = now
-    if last and state in LIVE:
-        began = last.run_at if state == "running" else last.at
-    match state:
-        case "queued" | "running":
-            at: Standing = state
-        case _:
-            at = "refused" if was_refused(attempts, now) else "none"
+    standing, began = _standing(attempts, state, now)
     stays = _stays(attempts)
     changes = [taken.name for taken in attempts.taken if taken.name in CHANGES]
     by_choice = bool(changes) and changes[-1] in ("scale up", "step down")
@@ -107,7 +100,7 @@ def observe(
         left_usd=left_usd,
         decay=recipe.decay,
         placement=last.placement if last else first,
-        state=at,
+        state=standing,
         since=began,
         seen=heartbeats.seen,
         starting_s=0.0 if heard else max(0.0, start_s(plan) - (now - began)),
@@ -129,6 +122,16 @@ def observe(
         to_save=to_save,
         loss_rose=before is not None and heartbeats.loss_rose(since=before.since, at=stays[-1].since),
     )
+
+
+def _standing(attempts: JobAttempts, state: JobState | None, now: float) -> tuple[Standing, float]:
+    """Returns the standing of a job whose newest attempt is in this state, and since when."""
+    match state:
+        case "queued" | "running":
+            assert attempts.last
+            return state, attempts.last.run_at if state == "running" else attempts.last.at
+        case _:
+            return "refused" if was_refused(attempts, now) else "none", now
 
 
 def first(plan: Plan, *, train_until: datetime, confidence: float) -> Placement:

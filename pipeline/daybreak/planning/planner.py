@@ -10,7 +10,7 @@ plan whenever it is made.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from daybreak import hooks
@@ -62,13 +62,8 @@ def plan(
     helps if nothing is feasible.
     """
     recipe = _course(night, dataset, champion, params)
-    chosen, choices = night.chosen, params.plan.quality_choices
-    if known and chosen:  # other days are other samples, and another model learns otherwise
-        reached = [each for each in known.reached if complete(each.values, choices) == chosen.values]
-        known = replace(known, reached=reached)
-    if chosen and chosen.tried:  # tonight finds out about nothing else
+    if night.chosen and night.chosen.tried:  # tonight finds out about nothing else
         explored_usd = max(explored_usd, params.plan.explore_usd)
-
     problem = Problem(
         night=night,
         dataset=dataset,
@@ -76,25 +71,11 @@ def plan(
         params=params,
         available=available,
         listed=listed,
-        known=known,
+        known=known and _of_chosen(known, night, params.plan),
         left_usd=params.plan.explore_usd - explored_usd,
     )
     made, recipe = _with_what_fits(problem, recipe)
-    num_left_out = made.num_left_out
-
-    def longer(length: float) -> Plan | None:
-        tonight = replace(
-            recipe, epochs=length * recipe.epochs, num_samples=round(length * recipe.num_samples)
-        )
-        try:
-            return replace(
-                _planned(problem, tonight, shorten=False),
-                base_samples=tonight.num_samples,
-                num_left_out=num_left_out,
-            )
-        except PlanError:  # nothing is in time and within the budget with so many
-            return None
-
+    longer = partial(_longer, problem, recipe, num_left_out=made.num_left_out)
     for lengthened in hooks.functions("length"):
         made = lengthened(
             made,
@@ -102,11 +83,30 @@ def plan(
             night=night,
             recipe=recipe,
             profile=profile,
-            known=known,
+            known=problem.known,
             params=params,
             left_usd=problem.left_usd,
         )
     return made
+
+
+def _of_chosen(known: CostCalibration, night: Night, params: "PlanParams") -> CostCalibration:
+    """Returns the calibration, with only those scores that the values chosen for tonight reached."""
+    if not night.chosen:
+        return known
+    values = night.chosen.values  # other days are other samples, and another model learns otherwise
+    reached = [each for each in known.reached if complete(each.values, params.quality_choices) == values]
+    return replace(known, reached=reached)
+
+
+def _longer(problem: Problem, recipe: Course, length: float, *, num_left_out: int) -> Plan | None:
+    """Returns the plan of a course `length` times as long; None where it is too late or too dear."""
+    tonight = replace(recipe, epochs=length * recipe.epochs, num_samples=round(length * recipe.num_samples))
+    try:
+        made = _planned(problem, tonight, shorten=False)
+    except PlanError:
+        return None
+    return replace(made, base_samples=tonight.num_samples, num_left_out=num_left_out)
 
 
 def _with_what_fits(problem: Problem, recipe: Course) -> tuple[Plan, Course]:

@@ -12,6 +12,7 @@ of the quantiles.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, exp
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -20,11 +21,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import EVERY_UPDATE, Rental, Sync
 from daybreak.contract.record_types import Profile
 from daybreak.contract.units import HOUR_S
-from daybreak.machines.losses import (
-    checkpoint_interval_s,
-    loss,
-    mean_time_to_loss_s,
-)
+from daybreak.machines.losses import Loss, checkpoint_interval_s, loss, mean_time_to_loss_s
 from daybreak.machines.startup import BEFORE_WORK, DATA, QUEUE, START, StartupPart, Wait, waits
 from daybreak.prediction import local_updates
 from daybreak.prediction.calibration import CostCalibration
@@ -237,38 +234,30 @@ def predict_counts(
     `sync`, workers agree at every update, and numbers of machines that gain by averages now and then are
     there a second time with those.
     """
-
-    def timed_at(counts: Sequence[int], syncs: Sequence[Sync]) -> Updates | None:
-        whole = min(batch_size, num_samples)  # no update has more than there are
-        return updates(
-            profile,
-            machine,
-            measured=measured,
-            counts=counts,
-            batch_sizes=[whole] * len(counts),
-            num_workers=num_workers,
-            num_bytes=num_bytes,
-            known=known,
-            syncs=syncs,
-        )
-
-    timed = timed_at(counts, [sync or EVERY_UPDATE] * len(counts))
+    timed_at = partial(
+        updates,
+        profile,
+        machine,
+        measured=measured,
+        num_workers=num_workers,
+        num_bytes=num_bytes,
+        known=known,
+    )
+    whole = min(batch_size, num_samples)  # no update has more than there are
+    syncs = [sync or EVERY_UPDATE] * len(counts)
+    timed = timed_at(counts=counts, batch_sizes=[whole] * len(counts), syncs=syncs)
     if timed is None:
         return []
     if sync is None and not profile.tuning.sharded and not profile.tuning.sharded_weights:
         more = local_updates.worthwhile(
             timed, batch_size=batch_size, num_samples=num_samples, noise_scale=noise_scale
         )
-        apart = timed_at([counts[place] for place, _ in more], [each for _, each in more]) if more else None
+        again, averages = [counts[place] for place, _ in more], [each for _, each in more]
+        apart = timed_at(counts=again, batch_sizes=[whole] * len(again), syncs=averages) if more else None
         if apart:
-            timed = timed.beside(apart)
-            counts = [*counts, *(counts[place] for place, _ in more)]
-    before = waits(
-        machine,
-        num_bytes=num_bytes,
-        counts=counts,
-        ratios=known.starts.get(machine.name, ()) if known else (),
-    )
+            timed, counts = timed.beside(apart), [*counts, *again]
+    ratios = known.starts.get(machine.name, ()) if known else ()
+    before = waits(machine, num_bytes=num_bytes, counts=counts, ratios=ratios)
     return [
         _rented(
             rental,
@@ -310,23 +299,9 @@ def _rented(
     ]
     samples = [round(num_samples * times) for times, _ in more]
     work = timed.seconds * [ceil(each / batch_size) for each in samples]
-    one_s = mean_time_to_loss_s(replace(rental, num_machines=1))
-    hazard = known.hazard if known and rental.is_spot else None
-    every_s, losses = [], []
-    for count, work_s, start in zip(counts, work.sum(axis=0).tolist(), before, strict=True):
-        between_s = one_s / count
-        if hazard:
-            between_s = hazard.mean_time_to_loss_s(num_machines=count, within_s=work_s)
-        every_s.append(checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s))
-        losses.append(
-            loss(
-                work_s=work_s,
-                save_s=save_s,
-                every_s=every_s[-1],
-                restart_s=start.restart_s,
-                mean_time_to_preemption_s=between_s,
-            )
-        )
+    every_s, losses = _losses(
+        rental, work.sum(axis=0).tolist(), before, counts=counts, save_s=save_s, known=known
+    )
     first = np.array([(each.queue_s, each.start_s, each.pull_s) for each in before]).T
     first_spread = np.array([(each.queue_spread, each.spread, each.spread) for each in before]).T
     seconds = np.vstack([first, work * (1 + np.array([each.share for each in losses]))])
@@ -348,6 +323,36 @@ def _rented(
         widened=widened,
         num_samples=samples,
     )
+
+
+def _losses(
+    rental: Rental,
+    work_s: Sequence[float],
+    before: Sequence[Wait],
+    *,
+    counts: Sequence[int],
+    save_s: float,
+    known: CostCalibration | None,
+) -> tuple[list[float], list[Loss]]:
+    """Returns the seconds between checkpoints, and the time that losses add, by the number of machines."""
+    one_s = mean_time_to_loss_s(replace(rental, num_machines=1))
+    hazard = known.hazard if known and rental.is_spot else None
+    every_s, losses = [], []
+    for count, busy_s, start in zip(counts, work_s, before, strict=True):
+        between_s = one_s / count
+        if hazard:
+            between_s = hazard.mean_time_to_loss_s(num_machines=count, within_s=busy_s)
+        every_s.append(checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s))
+        losses.append(
+            loss(
+                work_s=busy_s,
+                save_s=save_s,
+                every_s=every_s[-1],
+                restart_s=start.restart_s,
+                mean_time_to_preemption_s=between_s,
+            )
+        )
+    return every_s, losses
 
 
 def time_to_save_s(profile: Profile) -> float:

@@ -154,36 +154,57 @@ def diagnose(
         memory_remedies=fit.notes,
         breakdown=breakdown,
         verdict=verdict,
-        evidence={
-            "batch_size": lines.batch_size,
-            "num_workers": training.num_workers,
-            "load_s": lines.load_s(lines.batch_size),
-            "step_s": lines.step_s(lines.batch_size),
-            **_shares(verdict),
-            "memory": _memory(lines.room, fit, verdict),
-            "counterfactual": _counterfactual(breakdown, verdict),
-            "storage": counterfactuals.storage(breakdown.changes, breakdown.cold_s),
-            "symptoms": _symptoms(lines, breakdown, verdict),
-            "roofline": _roofline(breakdown.operators, breakdown.changes.step_s, ceilings),
-            "dispatch": _dispatch(breakdown, verdict),
-            "network": all_reduce.evidence(
-                harness.num_sync_bytes(),
-                num_workers=training.num_workers,
-                update_s=lines.load_s(lines.batch_size) + lines.step_s(lines.batch_size),
-            ),
-            "noise": dict(zip(("gradient_square", "gradient_variance"), breakdown.gradient, strict=True)),
-            "measured": {
-                "batch_sizes": list(lines.sizes),
-                "num_rounds": len(lines.times.batch_sizes) // len(lines.sizes),
-                "num_samples": sum(lines.times.batch_sizes),
-                "too_slow": fit.peaks.too_slow,
-                "parameter_bytes": harness.num_sync_bytes(),
-                "elapsed_s": time.perf_counter() - begin,
-            },
-            "thresholds": bounds.THRESHOLDS,
-            "machine": _machine(harness, fit.peaks, ceilings),
-        },
+        evidence=_evidence(
+            harness,
+            lines,
+            fit,
+            breakdown,
+            verdict,
+            num_workers=training.num_workers,
+            elapsed_s=time.perf_counter() - begin,
+        ),
     )
+
+
+def _evidence(
+    harness: "Harness",
+    lines: UpdateLines,
+    fit: memory_fit.MemoryFit,
+    breakdown: Breakdown,
+    verdict: BoundVerdict,
+    *,
+    num_workers: int,
+    elapsed_s: float,
+) -> dict[str, Any]:
+    """Returns the measurements behind a verdict, by their names in the record of the profile."""
+    load_s, step_s = lines.load_s(lines.batch_size), lines.step_s(lines.batch_size)
+    return {
+        "batch_size": lines.batch_size,
+        "num_workers": num_workers,
+        "load_s": load_s,
+        "step_s": step_s,
+        **_shares(verdict),
+        "memory": _memory(lines.room, fit, verdict),
+        "counterfactual": _counterfactual(breakdown, verdict),
+        "storage": counterfactuals.storage(breakdown.changes, breakdown.cold_s),
+        "symptoms": _symptoms(lines, breakdown, verdict),
+        "roofline": _roofline(breakdown.operators, breakdown.changes.step_s, breakdown.ceilings),
+        "dispatch": _dispatch(breakdown, verdict),
+        "network": all_reduce.evidence(
+            harness.num_sync_bytes(), num_workers=num_workers, update_s=load_s + step_s
+        ),
+        "noise": dict(zip(("gradient_square", "gradient_variance"), breakdown.gradient, strict=True)),
+        "measured": {
+            "batch_sizes": list(lines.sizes),
+            "num_rounds": len(lines.times.batch_sizes) // len(lines.sizes),
+            "num_samples": sum(lines.times.batch_sizes),
+            "too_slow": fit.peaks.too_slow,
+            "parameter_bytes": harness.num_sync_bytes(),
+            "elapsed_s": elapsed_s,
+        },
+        "thresholds": bounds.THRESHOLDS,
+        "machine": _machine(harness, fit.peaks, breakdown.ceilings),
+    }
 
 
 def _lines(harness: "Harness", peaks: "Peaks", params: ProfileParams, training: TrainParams) -> UpdateLines:

@@ -1,9 +1,14 @@
 """Implements the command `bag` (daybreak/cli.py)."""
 
 import sys
+from typing import TYPE_CHECKING
 
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    from daybreak.extensions.bag.dispatcher import BagOutcome, Dispatcher
+    from daybreak.extensions.bag.state import BagState
 
 
 def bag(
@@ -36,11 +41,8 @@ def bag(
         dry_run: only predict cost and time
         json_: print the prediction and the outcome as JSON
     """
-    from tqdm import tqdm
-
     from daybreak.check import NUM_NIGHTS, planned
     from daybreak.extensions.bag import request, words
-    from daybreak.extensions.bag.state import BagState
     from daybreak.extensions.spot.hazard import spot_lives
 
     loaded = home.params
@@ -68,17 +70,21 @@ def bag(
     forecast = dispatcher.forecast()
     if not json_:
         print(words.prediction(dispatcher.bag, forecast, machine, num_machines=asked.num_machines))
-    outcome = None
-    if not dry_run:
-        with tqdm(total=needed or runs, desc="bag", unit="run", disable=not sys.stderr.isatty()) as bar:
-
-            def show(state: BagState) -> None:
-                bar.n = len(state.done)
-                bar.set_postfix(machines=len(state.live), lost=len(state.lost))
-
-            outcome = dispatcher.run(show)
+    outcome = None if dry_run else _run_with_bar(dispatcher, num_needed=needed or runs)
     if json_:
         print(words.document(dispatcher.bag, forecast, machine, outcome))
     elif outcome:
         print(words.ending(outcome))
     return 0
+
+
+def _run_with_bar(dispatcher: "Dispatcher", *, num_needed: int) -> "BagOutcome":
+    from tqdm import tqdm
+
+    with tqdm(total=num_needed, desc="bag", unit="run", disable=not sys.stderr.isatty()) as bar:
+
+        def show(state: "BagState") -> None:
+            bar.n = len(state.done)
+            bar.set_postfix(machines=len(state.live), lost=len(state.lost))
+
+        return dispatcher.run(show)

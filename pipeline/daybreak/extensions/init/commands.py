@@ -3,8 +3,12 @@
 import logging
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from daybreak.contract.formats import counted
+
+if TYPE_CHECKING:
+    from daybreak.extensions.init.survey import Survey
 
 log = logging.getLogger("daybreak")
 
@@ -49,7 +53,7 @@ def init(
         clock: column of the time of day, where the time is a date alone; the only one if left out
         encoding: of CSV, as cp1252 or utf-16-le; found if left out
     """
-    from daybreak.extensions.init import new_home, survey_columns
+    from daybreak.extensions.init import new_home
     from daybreak.extensions.init.survey_rows import Options
 
     options = Options(
@@ -67,7 +71,14 @@ def init(
         clock=clock,
         encoding=encoding,
     )
-    survey = new_home.write(Path(folder), from_, options)
+    _show(folder, new_home.write(Path(folder), from_, options))
+    return 0
+
+
+def _show(folder: str, survey: "Survey") -> None:
+    """Prints what was found in the data, and what was guessed."""
+    from daybreak.extensions.init import survey_columns
+
     size = f"{counted(survey.num_days, 'day')} of {counted(round(survey.rows_per_day), 'row')}"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
@@ -81,4 +92,3 @@ def init(
     for sentence in (*survey.apart, *survey.notes):
         log.warning("%s", sentence)
     print(f"Next: cd {shlex.quote(str(folder))} && daybreak try")
-    return 0

@@ -74,37 +74,7 @@ class Kubernetes(Cluster):
         )
         self._api = ClusterApi(namespace=namespace, context=context)
         self._context = context
-        refused = partial(Fault, state="refused", patience_s=60 * wait_minutes)
-        longer = f"{NEXT}; a longer wait comes from backend.wait_minutes"
-        self.faults = {
-            **COMMON,
-            "not taken": Fault(
-                state="refused",
-                text=f"the cluster does not take job {{job}} on {{what}}{{said}}; look at the quota of "
-                f"namespace {namespace}, and at {self.file}; {NEXT}",
-            ),
-            "unschedulable": refused(text=f"no node takes job {{job}} on {{machine}}{{said}}; {longer}"),
-            "no pods": refused(
-                text=f"the cluster makes no pods of job {{job}} on {{what}}{{said}}; look at the quotas and "
-                f"policies of namespace {namespace}; {longer}"
-            ),
-            "not started": refused(
-                text=f"a node does not start job {{job}} on {{machine}}{{said}}; {longer}"
-            ),
-            "not admitted": refused(
-                text=f"Kueue will not admit job {{job}} on {{machine}} to queue {queue}{{said}}; {NEXT}"
-            ),
-            "no image": Fault(
-                state="failed",
-                final=True,
-                patience_s=IMAGE_S,
-                text=f"job {{job}} cannot start{{said}}; look at backend.image, {image}"
-                + (f", and backend.tpu_image, {tpu_image}" if tpu_image else ""),
-            ),
-            "disrupted": Fault(
-                state="preempted", text=f"job {{job}} was disrupted on {{machine}}{{said}}; {GOES_ON}"
-            ),
-        }
+        self.faults = {**COMMON, **_faults(self.site, file=str(self.file), wait_s=60 * wait_minutes)}
 
     @cached_property
     def joins(self) -> bool:
@@ -347,4 +317,36 @@ def _labels(facts: Mapping[str, str]) -> dict[str, str]:
     return {
         key if key == "daybreak" else f"daybreak/{key}": label(value).strip("-_") or "none"
         for key, value in facts.items()
+    }
+
+
+def _faults(site: KubernetesSite, *, file: str, wait_s: float) -> dict[str, Fault]:
+    """Returns why a job may end here beside `COMMON`; `file` lists the machines."""
+    refused = partial(Fault, state="refused", patience_s=wait_s)
+    longer = f"{NEXT}; a longer wait comes from backend.wait_minutes"
+    return {
+        "not taken": Fault(
+            state="refused",
+            text=f"the cluster does not take job {{job}} on {{what}}{{said}}; look at the quota of "
+            f"namespace {site.namespace}, and at {file}; {NEXT}",
+        ),
+        "unschedulable": refused(text=f"no node takes job {{job}} on {{machine}}{{said}}; {longer}"),
+        "no pods": refused(
+            text=f"the cluster makes no pods of job {{job}} on {{what}}{{said}}; look at the quotas and "
+            f"policies of namespace {site.namespace}; {longer}"
+        ),
+        "not started": refused(text=f"a node does not start job {{job}} on {{machine}}{{said}}; {longer}"),
+        "not admitted": refused(
+            text=f"Kueue will not admit job {{job}} on {{machine}} to queue {site.queue}{{said}}; {NEXT}"
+        ),
+        "no image": Fault(
+            state="failed",
+            final=True,
+            patience_s=IMAGE_S,
+            text=f"job {{job}} cannot start{{said}}; look at backend.image, {site.image}"
+            + (f", and backend.tpu_image, {site.tpu_image}" if site.tpu_image else ""),
+        ),
+        "disrupted": Fault(
+            state="preempted", text=f"job {{job}} was disrupted on {{machine}}{{said}}; {GOES_ON}"
+        ),
     }

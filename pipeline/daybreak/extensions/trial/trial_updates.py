@@ -89,8 +89,20 @@ def try_updates(
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
     trial = TrialModel(make(), state, seed=seed, rate=rate)
-    again = TrialModel(make(), state, seed=seed, rate=rate)
     _expect_trained_rate(trial, rate)
+    again = TrialModel(make(), state, seed=seed, rate=rate)
+    _expect_repeatable(trial, again, batch)
+    _expect_trained_rate(trial, rate)
+    del again
+    restarted = TrialModel(make(), state, seed=seed, rate=rate)
+    _expect_restartable(trial, restarted, batch)
+    _expect_trained_rate(trial, rate)
+    _check_independent(trial, batch, size)
+    return trial
+
+
+def _expect_repeatable(trial: TrialModel, again: TrialModel, batch: Batch) -> None:
+    """Takes the first update twice; raises ParamsError where two runs of one seed differ."""
     if not again.is_like(trial):
         raise _wrong(
             trial,
@@ -100,7 +112,6 @@ def try_updates(
         )
     drawn = _generators()
     _update_first(trial, batch)
-    _expect_trained_rate(trial, rate)
     again.update(batch)
     if _generators() != drawn:
         raise _wrong(
@@ -118,8 +129,10 @@ def try_updates(
             "keep what it counts in buffers of the model, not in the class or its module, and draw random "
             "numbers from torch",
         )
-    del again
-    restarted = TrialModel(make(), state, seed=seed, rate=rate)
+
+
+def _expect_restartable(trial: TrialModel, restarted: TrialModel, batch: Batch) -> None:
+    """Takes an update also after a restart; raises ParamsError, or notes, where a checkpoint lacks state."""
     restarted.resume(trial)
     trial.update(batch)
     restarted.update(batch)
@@ -138,9 +151,6 @@ def try_updates(
             f"{', '.join(numbers)} is another after a restart, as no checkpoint holds it; where a loss or a "
             f"prediction depends on it, keep it in a buffer (register_buffer)"
         )
-    _expect_trained_rate(trial, rate)
-    _check_independent(trial, batch, size)
-    return trial
 
 
 def _expect_trained_rate(trial: TrialModel, rate: float) -> None:
