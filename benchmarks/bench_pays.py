@@ -305,7 +305,7 @@ class Gated:
                 anchor=champion.anchor.release.version if champion and champion.anchor else None,
             ),
         )
-        return chains.apply_chain(verdict, chain)
+        return chains.apply_chain(verdict, chain, changed=False)
 
     def _watch(self) -> None:
         """Lets an earlier version serve again where the watch finds it better."""

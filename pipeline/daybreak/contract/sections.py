@@ -341,7 +341,8 @@ class TrainParams(Section):
     """Share of the samples, at the end, over which the learning rate falls. A run that is late decays
     sooner."""
     cold_every: int = Field(7, ge=1)
-    """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights."""
+    """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights,
+    unless the gate asks for a cold start (docs/gate.md)."""
     warm_share: float = Field(0.1, gt=0, le=1)
     """Share of the samples, the newest, that a warm start trains on. After missed nights it trains on all
     days that the champion has not seen, if time and budget suffice."""

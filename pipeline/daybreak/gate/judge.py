@@ -123,7 +123,7 @@ def gate(
     chain = chain_of(
         challenge.scores,
         champion,
-        challenge.past,
+        challenge.year,
         night=night,
         refresh=challenge.refresh,
         margin=rules.margin,
@@ -132,7 +132,9 @@ def gate(
     )
     may_lose = chain is not None and chain.level is not None
     verdict = _judged(challenge, proof, rules, live, may_lose=may_lose)
-    verdict = replace(proof.on(apply_chain(verdict, chain)), recipe=recipe(params.workload, params.train))
+    changed = not challenge.is_same_recipe and not challenge.older  # older data proves its worth by one night
+    verdict = proof.on(apply_chain(verdict, chain, changed=changed))
+    verdict = replace(verdict, recipe=recipe(params.workload, params.train))
     verdict = _with_changes(verdict, challenge)
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     if challenge.held:

@@ -53,7 +53,7 @@ def in_the_long_run(verdict: Verdict) -> list[str]:
     """Returns what is known beyond tonight's comparison, a sentence each: of the chain, of chances."""
     sentences, chain = [], verdict.chain
     if chain and chain.level is not None and chain.half_width is not None:
-        nights = "tonight" if chain.num_nights == 1 else f"the newest {chain.num_nights} nights"
+        nights = "one night" if chain.num_nights == 1 else f"the newest {chain.num_nights} nights"
         level, half_width = decimals(chain.level, signed=True)[0], decimals(chain.half_width)[0]
         sentences.append(
             f"Refreshes since version {chain.anchor} ({chain.since}) stand at {level} beside it, "
