@@ -143,6 +143,7 @@ def of_country(values: list[Any], country: str, change: Any) -> list[Any]:
     [
         ("fraud", lambda values: [0] * len(values), "mean fraud"),
         ("fraud", sorted, "fraud against country"),
+        ("fraud", lambda values: values[7:] + values[:7], "fraud by forecast"),
         ("fraud", lambda values: of_country(values, "abroad", lambda _: 0), "label where country = abroad"),
         ("fraud", lambda values: of_country(values, "at home", lambda v: 1 - v), "fraud beside forecast"),
         (
@@ -154,6 +155,7 @@ def of_country(values: list[Any], country: str, change: Any) -> list[Any]:
     ids=[
         "all zero",
         "dealt out anew",
+        "of other rows",
         "lost abroad",
         "inverted",
         "sentinel",
@@ -210,6 +212,18 @@ def test_a_forecast_rests_on_the_days_before_alone(samples: list[Sample]) -> Non
     later = [sample(one.day, rows(one.day, fraud=lambda v: [1] * len(v))) for one in samples[31:40]]
     once, again = (figures_of([*samples[:31], *rest], PAYMENTS, [day])[day] for rest in ([], later))
     assert once == again
+
+
+def test_a_label_that_follows_the_hour_alone_is_forecast() -> None:
+    def in_the_afternoon(day: date) -> Sample:
+        table = rows(day)
+        label = [int(at.hour >= 14) for at in table["ts"].to_pylist()]
+        return sample(day, rows(day, fraud=lambda _: label))
+
+    known = [in_the_afternoon(FIRST + timedelta(days=number)) for number in range(8)]
+    figures = figures_of(known, PAYMENTS, [known[-1].day])[known[-1].day]
+    assert figures["fraud by forecast"].value == pytest.approx(1, abs=0.1)
+    assert figures["fraud against forecast"].value > 0.8
 
 
 def test_rows_that_are_missing_in_one_hour_are_one_event(samples: list[Sample]) -> None:
@@ -352,6 +366,11 @@ def test_labels_of_a_slice_are_told_in_words() -> None:
             "fraud beside forecast",
             Figure("factor", np.log(0.5), 100, 0.1),
             "the odds of fraud are 0.5 times what the features lead one to expect",
+        ),
+        (
+            "fraud by forecast",
+            Figure("mean", 0.1, 100, 0.02),
+            "fraud rises by 0.1 where its forecast by the features rises by 1",
         ),
         (
             "spike price",

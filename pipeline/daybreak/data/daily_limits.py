@@ -37,7 +37,8 @@ MOST_SLICES = 8  # values of a small category
 LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
 AGAIN, QUARANTINED = "as an earlier day", "quarantined"
 SLICE = " = "
-BESIDE, AGAINST = " beside forecast", " against forecast"  # of a label and what the features say of it
+# Of a label and what the features say of it.
+BESIDE, AGAINST, SLOPE = " beside forecast", " against forecast", " by forecast"
 
 History = Mapping[date, Mapping[str, Figure]]
 
@@ -81,6 +82,12 @@ _SENTENCES = {
     "copies": "{value} of the rows are alike to another but for ids and time",
     "quarantined": "{value} of the rows are in quarantine",
     "as": "{value} of the rows are those of an earlier day but for ids and time",
+}
+
+# The sentence of a label's figure, by the end of the name.
+_OF_FORECAST = {
+    AGAINST: "{label} is correlated by {value} with its forecast",
+    SLOPE: "{label} rises by {value} where its forecast by the features rises by 1",
 }
 
 
@@ -208,7 +215,8 @@ def family(name: str, *, label: str = "") -> str:
     >>> family("mean fraud", label="fraud"), family("fraud against price", label="fraud")
     ('labels', 'parts of labels')
     """
-    if name in {f"{label} beside forecast", f"{label} against forecast", f"mean {label}", f"missing {label}"}:
+    of_forecast = {f"{label}{each}" for each in (BESIDE, AGAINST, SLOPE)}
+    if name in of_forecast | {f"mean {label}", f"missing {label}"}:
         return LABELS
     if name.startswith(("label where ", f"{label} against ")):
         return LABEL_PARTS
@@ -358,8 +366,9 @@ def sentence(name: str, kind: Kind, value: str) -> str:
         odds = f"the odds of {name.removesuffix(BESIDE)} are {value} times"
         plainly = f"{name.removesuffix(BESIDE)} is {value} beside"
         return f"{odds if kind == 'factor' else plainly} what the features lead one to expect"
-    if name.endswith(AGAINST):
-        return f"{name.removesuffix(AGAINST)} is correlated by {value} with its forecast"
+    for of_forecast in (AGAINST, SLOPE):
+        if name.endswith(of_forecast):
+            return _OF_FORECAST[of_forecast].format(label=name.removesuffix(of_forecast), value=value)
     if " by " in name:
         return f"{name.replace(' by ', ' by its ')} is {value} times the usual"
     return f"{name} in {value} of the rows" if SLICE in name else f"{name} is correlated by {value}"

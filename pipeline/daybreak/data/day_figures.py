@@ -17,6 +17,8 @@ Of each kind of column, with `WINDOW` earlier partitions as what is known:
     label beside forecast             the label's mean beside what the features lead one to expect
                                       (daybreak/data/label_forecast.py), of a rate as a ratio of odds
     label where X = V                 the same for the rows of V, beside the other rows
+    label by forecast                 by how much the label rises where its forecast rises by 1, the slope of
+                                      calibration (Cox 1958), which is near 1 on a day of any rate
     label against forecast, against X rank correlation of the label with its forecast and each number; with a
                                       small category the correlation ratio of the ranks
     first hour, last hour, mean hour, longest gap
@@ -52,6 +54,7 @@ MOST_KEYS, MOST_NUMBERS = 6, 6  # columns of a wide table that are looked at tog
 MOST_SPIKES = 50  # numbers whose single values are looked at: 0.15 s each for 57 days of 8,000 rows
 LEAST_ROWS = 10  # that a mean is of
 LEAST_HOURS = 5  # that a variance between hours is of
+HOUR = "(hour)"  # a feature that each label is forecast from
 CLOCK_H = 1 / 60  # to which the first and the last hour are known
 
 
@@ -120,6 +123,7 @@ class _Together:
             for number in self._paired_numbers
             if not _is_yes_or_no(self._numbers[number])
         }
+        self._hours = np.concatenate([sample.hours for sample in samples])
         spiky = [name for name, values in self._numbers.items() if not _is_yes_or_no(values)]
         self._spikes = {name: self._above_usual(self._numbers[name]) for name in spiky[:MOST_SPIKES]}
 
@@ -187,6 +191,7 @@ class _Together:
         ids = {name for name, column in self._table.columns.items() if isinstance(column, Id)}
         keys = {name: values for name, values in self._keys.items() if name not in {self._label, *ids}}
         numbers = {name: values for name, values in self._numbers.items() if name != self._label}
+        numbers = {HOUR: self._hours, **numbers}
         day = slice(self._ends[place], self._ends[place + 1])
         return label_forecast(self._numbers[self._label], keys, numbers, before=before, day=day)
 
@@ -369,6 +374,7 @@ def _of_label(
         everywhere = _Beside.of(day, values, forecast, known)
         yield f"{label} beside forecast", everywhere.figure
         yield f"{label} against forecast", _correlation(values, forecast)
+        yield f"{label} by forecast", _slope(day, values, forecast)
         for name, value, text in _slices(keys, small):
             here = keys[name] == value
             inside, outside = (_Beside.of(day, values, forecast, known & part) for part in (here, ~here))
@@ -410,6 +416,18 @@ class _Beside(NamedTuple):
         """Returns how far these rows are from their forecast beside the other rows of the day."""
         error = float(np.hypot(self.error, other.error))
         return Figure(self.kind, self.value - other.value, num=self.num, error=error)
+
+
+def _slope(day: "_Day", label: "Numbers", forecast: "Numbers") -> Figure:
+    """Returns the slope of the line through the labels by their forecasts."""
+    known = np.isfinite(label)
+    if known.sum() < LEAST_ROWS or not (spread := float(forecast[known].std())):
+        return Figure("mean", float("nan"))
+    beside = forecast[known] - forecast[known].mean()
+    slope = float((beside * label[known]).mean()) / spread**2
+    rest = float((label[known] - slope * beside).std())
+    num = day.num(known)
+    return Figure("mean", slope, num=num, error=rest / spread / num**0.5)
 
 
 def _is_yes_or_no(values: "Numbers") -> bool:
