@@ -187,6 +187,20 @@ def test_a_day_without_a_label_of_one_is_sound_where_most_days_have_none() -> No
         assert mean.holds
 
 
+def test_few_rows_may_be_correlated_by_one() -> None:
+    draw = np.random.default_rng(0)
+    values = np.tanh(draw.normal(2.0, 0.15, 60))
+    name, last = "felt against temp", FIRST + timedelta(days=60)
+    known = {
+        FIRST + timedelta(days=number): {name: Figure("correlation", value, 24, 21**-0.5)}
+        for number, value in enumerate(values.tolist())
+    }
+    learned = learn(known, last, false_alarms_per_year=2)
+    for value, holds in ((1.0, True), (0.94, True), (-0.5, False)):
+        (limit,) = learned.of({name: Figure("correlation", value, 24, 21**-0.5)})
+        assert limit.holds == holds
+
+
 def test_a_number_that_tells_the_label_for_the_first_time_is_noticed(
     samples: list[Sample], limits: DayLimits
 ) -> None:

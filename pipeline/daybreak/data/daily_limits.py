@@ -30,6 +30,8 @@ from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SETT
 DAYS = 365  # that are learned from
 DAYS_PER_YEAR = 365
 LEAST_SHARE = 0.75  # of the days that a figure has to be of
+MOST_CORRELATED = 0.9999  # of any number of rows
+_ENDS: Mapping[Kind, tuple[float, float]] = {"rate": (0, 1), "correlation": (-1, 1)}
 ROUNDING = 1e-9  # of a figure that is the same each day
 LEAST_KNOWN = 0.1  # of the pairs of two columns, for that of new ones to be looked at
 LEAST_SLICE = 0.1  # of the rows, for the label there to be looked at by itself
@@ -295,9 +297,9 @@ def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
     low, high = expected - below, expected + above
     by_rows = _by_rows(figure, expected, learned.num_units, chance)
     low, high = min(low, by_rows[0]) - ROUNDING, max(high, by_rows[1]) + ROUNDING
-    if figure.kind == "rate":  # none of the labels, or all of them, as far as so many units show
-        low = low if low > scaled("rate", 0, num=figure.num) else -inf
-        high = high if high < scaled("rate", 1, num=figure.num) else inf
+    if figure.kind in _ENDS:  # so many rows show no rate or correlation beyond these
+        least, most = (scaled(figure.kind, end, num=figure.num) for end in _ENDS[figure.kind])
+        low, high = low if low > least else -inf, high if high < most else inf
     if family(name) in UPWARDS:
         low = 0.0
     return Limit(
@@ -328,7 +330,11 @@ def _by_rows(figure: Figure, expected: float, num_units: float, chance: float) -
 
 
 def scaled(kind: Kind, value: float, *, num: float = 0.0) -> float:
-    """Returns a figure on the scale that makes errors comparable; half a unit of `num` is added to a rate."""
+    """Returns a figure on the scale that makes errors comparable.
+
+    Of `num` units, half a one is added to both sides of a rate, and a correlation ends half a one from 1: few
+    rows may be correlated by 1 by chance, which is infinitely far on the scale.
+    """
     if kind == "rate":
         num = max(1.0, num)
         return log((value * num + 0.5) / ((1 - value) * num + 0.5))
@@ -337,7 +343,8 @@ def scaled(kind: Kind, value: float, *, num: float = 0.0) -> float:
     if kind == "share":
         return 2 * asin(sqrt(min(1.0, max(0.0, value))))
     if kind == "correlation":
-        return fisher(min(0.9999, max(-0.9999, value)))
+        most = 1 - 1 / max(2.0, 2 * num) if num else MOST_CORRELATED
+        return fisher(min(most, max(-most, value)))
     return value
 
 
