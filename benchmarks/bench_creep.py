@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import frame
-from daybreak.contract.record_types import Champion, Night, Release, Training, Verdict
+from daybreak.contract.record_types import Champion, Night, Release, Verdict
 from daybreak.contract.sections import GateParams
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, apply_chain, chain_of, why_cold
 from daybreak.gate.judge import rules_of
@@ -41,16 +41,6 @@ from daybreak.storage.ledger import Entry
 
 NUM_SAMPLES, SD = 86, 0.04
 ERROR = SD / sqrt(NUM_SAMPLES)
-TRAINING = Training(
-    model_digest="",
-    num_samples=1,
-    num_updates=1,
-    num_restarts=0,
-    elapsed_s=1,
-    cost_usd=0,
-    stopped_by="finished",
-    warm=False,
-)
 LENGTHS = (30, 100, 365)
 NUM_CHAINS = 8 if frame.QUICK else 64
 LOSSES = (0.25, 0.5, 1.0, 2.0, 3.0)
@@ -200,7 +190,7 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
     """A chain of nights through the gate, from a first champion of quality 0 on."""
     models = {1: Model(quality=0.0, trained=0)}
     serving = Release(version=1, replaced=0, night="0")
-    past: list[Entry] = [_entry(0, release=serving, training=TRAINING)]
+    past: list[Entry] = [_entry(0, release=serving, training=frame.training(warm=False))]
     made = {1: past[0]}
     params = GateParams(margin=world.margin)
     losses, promoted, spent, said = [], [], [], []
@@ -249,7 +239,7 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
         release = None
         if verdict.action == "promote":
             release = Release(version=version, replaced=serving.version, night=str(number))
-        training = replace(TRAINING, warm=not night.cold)
+        training = frame.training(warm=not night.cold)
         entry = _entry(number, release=release, verdict=verdict, champion=champion, training=training)
         past = [entry, *past][:NIGHTS_PER_YEAR]
         if release:

@@ -192,7 +192,7 @@ class Gated:
         night = frame.night(self.shop.days[place])
         if champion:
             wanted = chains.why_cold(
-                champion, self._past[: chains.NIGHTS], day=night.day, when_spent=self.params.gate.when_spent
+                champion, self._past, day=night.day, when_spent=self.params.gate.when_spent
             )
             night = replace(night, cold=wanted)
         self.trained.append(self.shop.trained(night, champion, self.model.folder if champion else None))
@@ -226,6 +226,7 @@ class Gated:
             subject="",
             rollback=False,
             night=night,
+            training=frame.training(warm=not self.trained[-1].cold),
             evaluation=evaluation,
             version=version,
             verdict=verdict,
@@ -282,7 +283,7 @@ class Gated:
         chain = chains.chain_of(
             columns,
             champion,
-            past,
+            self._past,
             night=night,
             refresh=True,
             margin=rules.margin,

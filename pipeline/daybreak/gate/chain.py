@@ -123,8 +123,8 @@ def _warm_loss(past: Sequence[Entry]) -> Difference | None:
 
 
 def _is_cold(entry: Entry) -> bool:
-    """Returns whether the night's training began with new weights."""
-    return bool(entry.training and entry.training.warm is False)
+    """Returns whether the night's training began with new weights, as far as is known."""
+    return bool(entry.training and not entry.training.warm)
 
 
 def chain_of(
