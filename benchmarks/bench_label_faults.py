@@ -17,11 +17,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,7 @@ from daybreak.data.partitions import part_of
 from daybreak.data.suite import Suite, load, rules_of
 
 FIRST_JUDGED = 120  # days that `init` sees
+WORKERS = 2
 NUM_DAYS = 3 if frame.QUICK else 10
 LEARNED, LASTING, AFTER = 28, 14, 3  # days: of the next model, of the fault, that the model is judged on
 COSTLY = 0.1  # of the loss
@@ -62,12 +65,10 @@ def main() -> None:
     figures: dict[str, float] = {}
     targets: dict[str, frame.Target] = {}
     cases: list[Case] = []
-    for name, make, _ in TABLES[2:] if frame.QUICK else TABLES:
-        with tempfile.TemporaryDirectory(prefix="daybreak-") as folder, chdir(folder):
-            home = Home(name, make(), Path(folder))
-            held = home.false_alarms()
-            own = [case for place in home.chosen() for case in home.cases(place)]
-        judged = len(home.days) - FIRST_JUDGED
+    names = [name for name, _, _ in (TABLES[2:] if frame.QUICK else TABLES)]
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as processes:
+        of_sets = list(processes.map(of_set, names))
+    for name, (judged, held, own) in zip(names, of_sets, strict=True):
         figures[f"{name}: sound days"] = float(judged)
         figures[f"{name}: sound days held"] = float(held)
         figures[f"{name}: sound days held a year"] = held / judged * DAYS_PER_YEAR
@@ -80,6 +81,16 @@ def main() -> None:
         [summary(name, [case for case in cases if case.fault == name]) for name in spoiled_labels.FAULTS]
     )
     frame.finish("label_faults", figures, targets)
+
+
+def of_set(name: str) -> "tuple[int, int, list[Case]]":
+    """Returns the sound days of a set that were judged, how many of them are held, and the faults."""
+    (make,) = (make for other, make, _ in TABLES if other == name)
+    with tempfile.TemporaryDirectory(prefix="daybreak-") as folder, chdir(folder):
+        home = Home(name, make(), Path(folder))
+        held = home.false_alarms()
+        own = [case for place in home.chosen() for case in home.cases(place)]
+    return len(home.days) - FIRST_JUDGED, held, own
 
 
 @dataclass(frozen=True, kw_only=True)
