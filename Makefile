@@ -170,7 +170,7 @@ print(f'Down: {len(asked)} processes ended' if asked else 'Nothing is up')
 endef
 export DOWN
 
-PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=30
+PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
 QUICK_TIER := promise or not slow
 
 test: setup ## the quick tier: the fast tests, and of the slow ones those that stand for a promise

@@ -51,6 +51,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 DURATIONS = "daybreak/durations"  # in pytest's cache: the seconds of the slowest tests when they last ran
 TOOK_S: dict[str, float] = {}  # in this run
+NOTED_S = 2.0  # many tests of a few seconds make a long file, too
 
 
 @pytest.hookimpl(trylast=True)  # after those that the tier leaves out are gone
@@ -88,7 +89,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Keeps the seconds of the slowest tests for the order of the next run."""
     cache = getattr(session.config, "cache", None)
     if cache and not hasattr(session.config, "workerinput"):  # of the process that all workers report to
-        slowest = {name: round(took_s) for name, took_s in TOOK_S.items() if took_s >= 10}
+        slowest = {name: round(took_s) for name, took_s in TOOK_S.items() if took_s >= NOTED_S}
         cache.set(DURATIONS, cache.get(DURATIONS, {}) | slowest)
 
 

@@ -8,6 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
+SLOWEST = """=== slowest 10 durations ===
+90.10s call     tests/test_a.py::test_one
+2.50s setup    tests/test_a.py::test_two"""
 PARTS = {
     "test": "= 1 failed, 4000 passed, 3 skipped, 1296 deselected in 500.25s (0:08:20) =",
     "test-rest": "=== 1290 passed, 8 skipped, 4004 deselected, 1 error in 2000.25s (0:33:20) ===",
@@ -17,7 +20,7 @@ PARTS = {
 @pytest.fixture
 def stubs(tmp_path: Path) -> Path:
     """A folder with a make that says how each part of the tests ended, and an apt-get that has nothing."""
-    cases = "".join(f"{part}) echo '{line}';;" for part, line in PARTS.items())
+    cases = "".join(f"{part}) echo '{SLOWEST}\n{line}';;" for part, line in PARTS.items())
     for name, text in (("make", f"case $1 in {cases} esac"), ("apt-get", "false"), ("sudo", "false")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -26,14 +29,26 @@ def stubs(tmp_path: Path) -> Path:
 
 def ended(stubs: Path) -> tuple[int, str]:
     """Exit status and last line of .ci/run."""
+    status, lines = ran(stubs)
+    return status, lines[-1]
+
+
+def ran(stubs: Path) -> tuple[int, list[str]]:
+    """Exit status and lines of .ci/run."""
     call = ["env", f"PATH={stubs}:/usr/sbin:/usr/bin:/bin", str(ROOT / ".ci/run")]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout.splitlines()[-1]
+    return done.returncode, done.stdout.splitlines()
 
 
 def test_the_last_line_counts_both_parts_as_the_test_runner_says_it(stubs: Path) -> None:
     line = "1 failed, 5290 passed, 11 skipped, 1 error in 2500.50s (0:41:40)"
     assert ended(stubs) == (0, f"=========== {line} ===========")
+
+
+def test_the_slowest_tests_of_both_parts_stand_together_before_the_last_line(stubs: Path) -> None:
+    _, tests = SLOWEST.split("\n", 1)
+    slowest = [f"make {part}, slowest 10 durations:\n{tests}" for part in PARTS]
+    assert "\n".join(ran(stubs)[1][-7:-1]) == "\n".join(slowest)
 
 
 @pytest.mark.parametrize("part", ["test", "test-rest", "check"])
