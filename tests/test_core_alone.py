@@ -60,7 +60,6 @@ def test_without_extensions_nothing_is_planned_on_spot_and_a_late_job_still_move
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.promise
 def test_without_extensions_nights_have_verdicts_and_reports_and_can_be_rolled_back(tmp_path: Path) -> None:
     home = clone_as_it_is(tmp_path / "home")
     shutil.rmtree(home / "pipeline/daybreak/extensions")

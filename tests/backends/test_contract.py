@@ -156,8 +156,10 @@ def written(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-@pytest.mark.parametrize(("script", "state"), [("exit 0", "succeeded"), ("exit 3", "failed")])
-@pytest.mark.promise
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [pytest.param("exit 0", "succeeded", marks=pytest.mark.promise), ("exit 3", "failed")],
+)
 def test_how_a_job_ended_is_told(place, script, state):
     handle = place.backend.submit(place.job(script))
     assert end(place.backend, handle) == state
