@@ -238,6 +238,13 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     assert not HEAVY & loaded
 
 
+@pytest.mark.slow
+def test_an_example_is_imported_without_scipy_as_each_worker_and_server_does() -> None:
+    loaded = loaded_by("from daybreak.examples.fraud.fraud import Fraud; Fraud()")
+    assert "torch" in loaded
+    assert "scipy" not in loaded
+
+
 def test_importing_daybreak_loads_no_library_and_costs_less_than_a_tenth_of_a_second() -> None:
     loaded = loaded_by("import daybreak")
     assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "daybreak"}

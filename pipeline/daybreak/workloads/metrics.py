@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 Floats = NDArray[np.float64]
 Role = Literal["success", "guardrail", "report"]
@@ -88,6 +87,8 @@ class AUC(Metric):
         num_positive, num_negative = int(positive.sum()), int((~positive).sum())
         if not num_positive or not num_negative:
             return np.full(len(score), np.nan)
+        from scipy import stats  # which takes a second, and a version that serves needs no metric
+
         placed = np.empty(len(score))
         rank = stats.rankdata(score)
         placed[positive] = (rank[positive] - stats.rankdata(score[positive])) / num_negative
@@ -135,7 +136,8 @@ class Calibration(Metric):
         chance, true = _flat(prediction), _flat(label)
         if not len(chance):
             return np.zeros(0)
-        rank = stats.rankdata(chance, method="ordinal") - 1
+        rank = np.empty(len(chance), dtype=int)
+        rank[np.argsort(chance, kind="stable")] = np.arange(len(chance))
         place = (rank * self.num_bins // len(chance)).astype(int)
         size = np.bincount(place, minlength=self.num_bins)
         gap = np.bincount(place, weights=true - chance, minlength=self.num_bins) / np.maximum(size, 1)
