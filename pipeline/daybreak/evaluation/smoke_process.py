@@ -32,7 +32,8 @@ def measure(
     import psutil
     from mlflow.types import DataType
 
-    model = mlflow.pyfunc.load_model(version)
+    # It warns of packages of other versions, for which it reads what each has installed; the scores decide.
+    model = mlflow.pyfunc.load_model(version, suppress_warnings=True)
     if model.metadata.saved_input_example_info is None:  # it takes the numbers of samples
         sent = pd.DataFrame({"sample": numbers})
         params = {"folder": folder, "split": "test"}
