@@ -213,16 +213,13 @@ def bounds(ratios: Sequence[float]) -> tuple[float, float]:
 @contextmanager
 def as_in_training() -> Iterator[None]:
     """Restores afterwards what engines set for the whole process, to keep it from other measurements."""
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    before = torch.get_deterministic_debug_mode()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     random = torch.get_rng_state()
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.set_deterministic_debug_mode(before)
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         torch.set_rng_state(random)
 

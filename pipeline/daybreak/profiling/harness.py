@@ -25,7 +25,7 @@ from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own
 from daybreak.training import noise, sample_order
 from daybreak.training.sample_order import Indices
-from daybreak.training.tuning import ShardedOptimizer, Tuner, new_model, read, tensors
+from daybreak.training.tuning import ShardedOptimizer, Tuner, new_model, new_optimizer, read, tensors
 
 NOISE_BATCHES = 8
 NUM_SIZED = 256  # samples among which the largest is sought
@@ -71,7 +71,7 @@ class Harness:
             self.model = self._tuner.model(model)
             self.model.train()
         with self._blame_user_code("optimizer"):
-            self.optimizer = self._tuner.optimizer(self.workload.optimizer(self.model.parameters()))
+            self.optimizer = self._tuner.optimizer(new_optimizer(self.workload, self.model))
         if self.tuning.sharded and not self.tuning.sharded_weights:
             ShardedOptimizer(self.optimizer, rank=0, world_size=num_workers)  # which drops others' gradients
 

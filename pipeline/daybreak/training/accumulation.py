@@ -91,7 +91,8 @@ class Accumulation:
                 whole = self._batch(part)
                 for batch in halves(whole, len(part)) if halved else (whole,):
                     loss = self._tuner.loss(self._workload, self._model, batch).sum()
-                    loss.backward(self._weight(loss, batch_size))  # type: ignore[no-untyped-call]
+                    # As the argument of `backward`, the weight would have torch import its compiler's SymPy.
+                    (loss * self._weight(loss, batch_size)).backward()  # type: ignore[no-untyped-call]
                     losses.append(loss.detach())
                     if measures_noise and first is None:
                         first = self.gradients.square(), len(part) // 2 if halved else len(part)

@@ -30,7 +30,7 @@ from daybreak.training.micro_batch import MicroBatches, new_guard
 from daybreak.training.process_group import WorkerGroup
 from daybreak.training.sample_order import Indices
 from daybreak.training.timers import StepTimer
-from daybreak.training.tuning import Tuner, check_model, new_model, normalised
+from daybreak.training.tuning import Tuner, check_model, new_model, new_optimizer, normalised
 from daybreak.training.updater import Updater
 
 
@@ -107,7 +107,7 @@ class TorchEngine:
         check_model(model)
         self.model = self._tuner.model(self._shard(model, workload))
         self.model.train()
-        self.updater = self._new_updater(workload.optimizer(self.model.parameters()))
+        self.updater = self._new_updater(new_optimizer(workload, self.model))
         self.optimizer = self.updater.optimizer
         gradients = self._new_gradients()
         self._loader = Loader(

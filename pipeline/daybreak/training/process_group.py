@@ -36,7 +36,7 @@ class WorkerGroup:
             )
         self.device = device()
         if self.device.type == "cpu":
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.set_deterministic_debug_mode("warn")  # which does not import the compiler
             # Filling costs time, and uninitialized memory is never read.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         names = form(self.device, rank=self.rank, world_size=self.world_size, timeout=COLLECTIVE_TIMEOUT)

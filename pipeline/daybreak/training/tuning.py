@@ -27,6 +27,7 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import Batch, State, Workload, make_model
 from daybreak.training.column_files import ColumnFiles, DaySamples
+from daybreak.training.eager_optimizers import without_compiler
 from daybreak.training.learning_rate import Kind
 from daybreak.training.sample_order import Indices
 
@@ -63,6 +64,9 @@ class Tuner:
         if self.tuning.recompute:
             recompute(model)
         if self.tuning.compiled:
+            if torch.are_deterministic_algorithms_enabled():  # which the compiler has to be told by itself
+                warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+                torch.use_deterministic_algorithms(True, warn_only=warn_only)
             model.compile()
         return model
 
@@ -397,6 +401,12 @@ def new_model(workload: Workload, state: State, *, rate: float) -> nn.Module:
     """Returns a new model of the workload, without a share `rate` of the spectrum."""
     model = make_model(workload, state)
     return band_limit(model, rate) if rate else model
+
+
+def new_optimizer(workload: Workload, model: nn.Module) -> Optimizer:
+    """Returns the workload's optimizer of the model's weights."""
+    without_compiler()
+    return workload.optimizer(model.parameters())
 
 
 def band_limit(model: nn.Module, rate: float) -> nn.Module:

@@ -28,7 +28,15 @@ from daybreak.registry.carried_code import MODEL
 from daybreak.registry.weights import batch_of, load_model
 from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
-from daybreak.training.tuning import check_model, check_optimizer, halves, leaves, same_bits, tensors
+from daybreak.training.tuning import (
+    check_model,
+    check_optimizer,
+    halves,
+    leaves,
+    new_optimizer,
+    same_bits,
+    tensors,
+)
 from daybreak.workloads.served_rows import predictions
 
 MOST_SAMPLES = 256  # of the batch
@@ -112,7 +120,7 @@ class ModelChecks:
         """Returns a trial after some updates, as training takes them."""
         model.train()
         with self._method("optimizer"):
-            optimizer = self.workload.optimizer(model.parameters())
+            optimizer = new_optimizer(self.workload, model)
         check_optimizer(optimizer)
         train = self._params.train
         if note := note_of_rate(optimizer, train.rate):

@@ -19,7 +19,7 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.workload import Batch, State, make_model
 from daybreak.training.checkpoint import pack, unpack
 from daybreak.training.learning_rate import rate_shares
-from daybreak.training.tuning import NORMS, halves, leaves, same_bits, schedules_rate
+from daybreak.training.tuning import NORMS, halves, leaves, new_optimizer, same_bits, schedules_rate
 
 GENTLE = 0.1  # of the rate: training warms up to it
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -38,7 +38,7 @@ class TrialModel:
         self.workload, self._rate = workload, GENTLE * rate
         self.model = make_model(workload, state)
         self.model.train()
-        self.optimizer: Optimizer = workload.optimizer(self.model.parameters())
+        self.optimizer: Optimizer = new_optimizer(workload, self.model)
         self._parts = rate_shares(group.get("lr") for group in self.optimizer.param_groups)
         self._rates = _rates(self.optimizer)  # as they should be until training sets others
         self.optimizer.register_step_pre_hook(lambda *_: self._keep_rates())  # after the hooks of the team
@@ -87,7 +87,7 @@ def try_updates(
     Raises ParamsError where an assumption of training does not hold. `make` makes the workload anew, as a new
     process would.
     """
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     trial = TrialModel(make(), state, seed=seed, rate=rate)
     _expect_trained_rate(trial, rate)
     again = TrialModel(make(), state, seed=seed, rate=rate)
