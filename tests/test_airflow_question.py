@@ -10,24 +10,14 @@ from typing import Any
 import pytest
 
 from daybreak import airflow_question
-from daybreak.contract.record_types import Night, Stop
+from daybreak.contract.record_types import Stop
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
+from tests.minimal_records import minimal_night
 from tests.test_airflow_health import supervisor
 
 NOW = datetime(2025, 1, 2, tzinfo=UTC)
-NIGHT = Night(
-    id="n",
-    day=NOW.date(),
-    started_at=NOW,
-    train_until=NOW,
-    decide_until=NOW,
-    budget_usd=1,
-    trigger="",
-    code_commit="",
-    previous="",
-    airflow_run="retrain.cards/scheduled__2025-01-02T03:00:00+00:00",
-)
+NIGHT = minimal_night(NOW, airflow_run="retrain.cards/scheduled__2025-01-02T03:00:00+00:00")
 STOP = Stop(by="ann", reason="not tonight", stopped_at=NOW)
 
 

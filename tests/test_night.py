@@ -40,6 +40,11 @@ def opened(home: Path, **options: object) -> Night:
 
 
 def promoted(version: int, night: Night) -> None:
+    records.write(decided(version, night), records.RUN)
+
+
+def decided(version: int, night: Night) -> Release:
+    """Writes the verdict that promotes a version, and returns the release that `promote` would write."""
     records.write(
         Verdict(
             action="promote",
@@ -53,9 +58,7 @@ def promoted(version: int, night: Night) -> None:
         ),
         records.RUN,
     )
-    records.write(
-        Release(version=version, replaced=version - 1, model_digest="", night=night.id), records.RUN
-    )
+    return Release(version=version, replaced=version - 1, model_digest="", night=night.id)
 
 
 def test_open_fixes_the_deadline_once(repository: Path) -> None:
@@ -394,9 +397,7 @@ def test_a_night_that_was_overtaken_closes_and_leaves_the_champion_as_it_is(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = overtaken_night(repository)
-    promoted(1, one)
-    release = records.read(Release, records.RUN)
-    records.path_of(Release, records.RUN).unlink()
+    release = decided(1, one)
     with pytest.raises(ReleaseError, match="night one was overtaken by night two, by which version 1"):
         ledger.commit_night(Home.here(), one, message="late", release=release)
     with pytest.raises(NothingToDo, match="was overtaken by night two"):
@@ -584,9 +585,7 @@ def test_a_night_whose_promotion_failed_without_a_word_is_closed_as_failed_and_m
 ) -> None:
     """A stage cannot mark its failure where the disk takes no file any more."""
     night = opened(repository)
-    promoted(1, night)
-    release = records.read(Release, records.RUN)
-    records.path_of(Release, records.RUN).unlink()
+    release = decided(1, night)
     runner.run(Home.here(), "close")
     assert "promote failed: it was ended before version 1 served" in caplog.text
     assert ledger.history(Home.here())[0].serving is None

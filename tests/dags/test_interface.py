@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from daybreak import airflow_health, airflow_question
-from daybreak.contract.record_types import Night, Stop
+from daybreak.contract.record_types import Stop
 from daybreak.storage.home import Home
 from tests.dags.servers import keep
+from tests.minimal_records import minimal_night
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -189,18 +190,7 @@ def test_a_stop_on_the_command_line_answers_the_question(standalone: Any) -> Non
     before = len(calls(standalone))
     run, now = asked(standalone, seconds=3600), datetime.now(UTC)
     standalone.until(lambda: states(standalone, run).get("review") == "awaiting_input")
-    night = Night(
-        id=folder_of(run),
-        day=now.date(),
-        started_at=now,
-        train_until=now,
-        decide_until=now,
-        budget_usd=1,
-        trigger="",
-        code_commit="",
-        previous="",
-        airflow_run=f"retrain/{run}",
-    )
+    night = minimal_night(now, id=folder_of(run), airflow_run=f"retrain/{run}")
     for _ in range(2):
         airflow_question.answer(
             Home(standalone.home), night, Stop(by="ann", reason="not tonight", stopped_at=now)

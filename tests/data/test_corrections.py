@@ -14,7 +14,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset
 from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.table import Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import ARRAYS
@@ -25,6 +25,7 @@ from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples
 from daybreak.workloads.served_rows import ServedRows
 from daybreak.workloads.table_workload import TableWorkload
+from tests.minimal_records import minimal_night, minimal_report
 
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11
     "ignore:fetch_arrow_table:DeprecationWarning", "ignore:The 'future.infer_string' option"
@@ -126,20 +127,8 @@ def ordered(day: int, *returned: tuple[int, int]) -> None:
 
 def run(day: int, *, workload: str = "Orders", **options: Any) -> Dataset:
     now = datetime(2026, 2, 1, tzinfo=UTC)
-    night = Night(
-        id="n",
-        day=FIRST + timedelta(days=day),
-        started_at=now,
-        train_until=now,
-        decide_until=now,
-        budget_usd=1,
-        trigger="test",
-        code_commit="",
-        previous="",
-    )
-    report = Report(
-        num_rows=1, num_clean=1, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
-    )
+    night = minimal_night(now, day=FIRST + timedelta(days=day))
+    report = minimal_report(digest=records.digest(CLEAN))
     CALLS.clear()
     SEEN.clear()
     plug = Plug(use=f"{__name__}:{workload}", **options)

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_types import Batch, Night, Report
+from daybreak.contract.record_types import Batch, Report
 from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data.day_figures import WINDOW
@@ -23,6 +23,7 @@ from daybreak.data.partitions import part_of
 from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, validate
 from tests.clones import home_here
+from tests.minimal_records import minimal_night
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 TONIGHT = FIRST + timedelta(days=NUM_DAYS)
@@ -59,17 +60,7 @@ def judge(day: date, *late: date, suite: str = "drift: off\n", table: Table = SA
     """Validate in the current folder."""
     Path("suite.yaml").write_text(suite)
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    night = Night(
-        id="n",
-        day=day,
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=1,
-        trigger="test",
-        code_commit="",
-        previous="",
-    )
+    night = minimal_night(at, day=day)
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
     rules = ValidateParams(suite="suite.yaml", **params)
     return validate(home_here(), night, batch, table, params=rules, prepare=PrepareParams())
@@ -93,11 +84,9 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of them, as the current folder."""
-    shutil.copytree(learned, tmp_path / "night")
-    monkeypatch.chdir(tmp_path / "night")
-    return tmp_path / "night"
+def here(learned: Path, enter_copy: Callable[[Path], Path]) -> Path:
+    """A copy of the learned days, as the current folder."""
+    return enter_copy(learned)
 
 
 def kept(days: Sequence[date]) -> list[str]:

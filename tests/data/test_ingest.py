@@ -30,6 +30,7 @@ from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.examples.shop.sold_lines import LINES
 from daybreak.storage.home import Home
 from tests.data.test_source import ONLINE_RETAIL, PAYMENTS, THEIRS, payments
+from tests.minimal_records import minimal_night
 
 pytestmark = pytest.mark.usefixtures("empty_home")
 FIRST = date(2025, 3, 1)
@@ -43,17 +44,7 @@ def nth(number: int) -> date:
 
 def night(day: date, *, id: str = "") -> Night:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return Night(
-        id=id or str(day),
-        day=day,
-        started_at=now,
-        train_until=now,
-        decide_until=now,
-        budget_usd=1,
-        trigger="test",
-        code_commit="",
-        previous="",
-    )
+    return minimal_night(now, id=id or str(day), day=day)
 
 
 def rows(day: date, *, num_rows: int = 3, quantity: int = 1) -> pa.Table:

@@ -14,7 +14,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset
 from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import ARRAYS, Prepared, Window, read_state
@@ -23,6 +23,7 @@ from daybreak.data.prepare import CLEAN, SAMPLES, prepare, remake
 from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples
 from daybreak.workloads.table_workload import TableWorkload
+from tests.minimal_records import minimal_night, minimal_report
 
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11
     "ignore:fetch_arrow_table:DeprecationWarning", "ignore:The 'future.infer_string' option"
@@ -118,20 +119,8 @@ def write(day: int, table: pa.Table) -> None:
 
 def run(day: int, *, use: str = "Payments", wrong: str = "", **params: Any) -> Dataset:
     now = datetime(2026, 2, 1, tzinfo=UTC)
-    night = Night(
-        id="n",
-        day=FIRST + timedelta(days=day),
-        started_at=now,
-        train_until=now,
-        decide_until=now,
-        budget_usd=1,
-        trigger="test",
-        code_commit="",
-        previous="",
-    )
-    report = Report(
-        num_rows=1, num_clean=1, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
-    )
+    night = minimal_night(now, day=FIRST + timedelta(days=day))
+    report = minimal_report(digest=records.digest(CLEAN))
     plug = Plug(use=f"{__name__}:{use}", **({"wrong": wrong} if wrong else {}))
     CALLS.clear()
     return prepare(Home(Path.cwd()), night, report, plug=plug, params=PrepareParams(**params))

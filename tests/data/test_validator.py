@@ -25,6 +25,7 @@ from daybreak.data.validator import CLEAN, DOCS, QUARANTINE, validate
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.examples.shop.sold_lines import LINES
 from tests.clones import home_here
+from tests.minimal_records import minimal_night
 
 REPOSITORY = Path(__file__).parents[2]
 SUITE = REPOSITORY / "data/expectations.yaml"
@@ -41,17 +42,7 @@ Change = Callable[[pd.DataFrame], pd.DataFrame | None]
 
 def night(day: date) -> Night:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return Night(
-        id="n",
-        day=day,
-        started_at=now,
-        train_until=now,
-        decide_until=now,
-        budget_usd=1,
-        trigger="test",
-        code_commit="",
-        previous="",
-    )
+    return minimal_night(now, day=day)
 
 
 def sections(suite: Path, **params: Any) -> dict[str, Any]:
@@ -107,11 +98,9 @@ def validated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(validated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of those nights, as the current folder."""
-    shutil.copytree(validated, tmp_path / "night")
-    monkeypatch.chdir(tmp_path / "night")
-    return tmp_path / "night"
+def here(validated: Path, enter_copy: Callable[[Path], Path]) -> Path:
+    """A copy of the validated nights, as the current folder."""
+    return enter_copy(validated)
 
 
 @pytest.fixture(scope="module")

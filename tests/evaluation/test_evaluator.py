@@ -12,13 +12,14 @@ from toy import Toy
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Training
+from daybreak.contract.record_types import Champion, Dataset, Evaluation, Training
 from daybreak.contract.sections import EvaluateParams, RegisterParams
 from daybreak.evaluation.evaluator import evaluate
 from daybreak.evaluation.scores import read_scores
 from daybreak.registry.weights import MODEL
 from daybreak.storage.home import Home
 from daybreak.workloads.metrics import AUC
+from tests.minimal_records import minimal_night, minimal_training
 from tests.toy.nights import NUM_SAMPLES, PARAMS, make_arrays, make_model
 from tests.workloads.payments import Payments, trained
 
@@ -57,15 +58,7 @@ def dataset() -> Dataset:
 
 
 def training(digest: str) -> Training:
-    return Training(
-        model_digest=digest,
-        num_samples=1,
-        num_updates=1,
-        num_restarts=0,
-        elapsed_s=1,
-        cost_usd=0,
-        stopped_by="finished",
-    )
+    return minimal_training(model_digest=digest)
 
 
 def test_both_models_score_every_held_out_sample(folder: Path) -> None:
@@ -174,17 +167,7 @@ def payments(held_out: Callable[[np.ndarray], Any]) -> Evaluation:
     """Evaluate a model of payments, whose held-out labels become what `held_out` makes of them."""
     at = datetime(2025, 1, 11, tzinfo=UTC)
     records.write(
-        Night(
-            id="n",
-            day=DAY,
-            started_at=at,
-            train_until=at,
-            decide_until=at,
-            budget_usd=1,
-            trigger="t",
-            code_commit="",
-            previous="",
-        ),
+        minimal_night(at, day=DAY),
         records.RUN,
     )
     Path("params.yaml").write_text(PARAMS)

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset, Night
 from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.workload import ARRAYS, EPOCH
 from daybreak.data.corrections import PLACE, corrected, later_days
 from daybreak.data.prepare import CLEAN, prepare
 from daybreak.examples.shop.sold_lines import LINES, SoldLines, stable_key
 from daybreak.storage.home import Home
+from tests.minimal_records import minimal_night, minimal_report
 
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11
     "ignore:fetch_arrow_table:DeprecationWarning", "ignore:The 'future.infer_string' option"
@@ -54,17 +55,7 @@ def row(
 
 def night(day: int) -> Night:
     now = datetime(2025, 2, 1, tzinfo=UTC)
-    return Night(
-        id="n",
-        day=FIRST + timedelta(days=day),
-        started_at=now,
-        train_until=now,
-        decide_until=now,
-        budget_usd=1,
-        trigger="test",
-        code_commit="",
-        previous="",
-    )
+    return minimal_night(now, day=FIRST + timedelta(days=day))
 
 
 def sections(*, leave_out_items: tuple[str, ...] = (), **params: Any) -> dict[str, Any]:
@@ -82,14 +73,7 @@ def run(rows: list[Row], *, day: int, **params: Any) -> Dataset:
         folder = CLEAN / f"day={of}"
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(lines, SCHEMA), folder / "part.parquet")
-    report = Report(
-        num_rows=len(rows),
-        num_clean=len(rows),
-        num_quarantined=0,
-        expectations=(),
-        drift=(),
-        digest=records.digest(CLEAN),
-    )
+    report = minimal_report(num_rows=len(rows), num_clean=len(rows), digest=records.digest(CLEAN))
     return prepare(Home(Path.cwd()), night(day), report, **sections(**params))
 
 
@@ -340,6 +324,6 @@ def test_an_engine_that_is_not_there_is_refused() -> None:
 @pytest.mark.slow
 def test_other_rows_than_those_validated_are_refused() -> None:
     run(small_shop(), day=5)
-    report = Report(num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest="x")
+    report = minimal_report(num_rows=0, num_clean=0, digest="x")
     with pytest.raises(DataError, match="run validate again"):
         prepare(Home(Path.cwd()), night(5), report, **sections())

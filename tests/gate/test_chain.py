@@ -21,6 +21,7 @@ from daybreak.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_
 from daybreak.registry.description import in_the_long_run
 from daybreak.statistics.level import Level
 from daybreak.storage.ledger import Entry
+from tests.minimal_records import minimal_night
 
 FIRST = date(2026, 1, 1)
 ANCHOR = Anchor(release=Release(version=1, replaced=0), since=FIRST)
@@ -40,18 +41,7 @@ TRAINING = Training(
 
 def night(number: int, *, cold: str = "") -> Night:
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
-    return Night(
-        id=str(number),
-        day=FIRST + timedelta(days=number),
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=0,
-        trigger="",
-        code_commit="",
-        previous="",
-        cold=cold,
-    )
+    return minimal_night(at, id=str(number), day=FIRST + timedelta(days=number), cold=cold)
 
 
 def verdict(

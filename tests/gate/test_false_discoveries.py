@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from daybreak.contract.record_parts import RecipeTest
-from daybreak.contract.record_types import Night, Release, Verdict
+from daybreak.contract.record_types import Release, Verdict
 from daybreak.gate.false_discoveries import chance_of, expected
 from daybreak.storage.ledger import Entry
+from tests.minimal_records import minimal_night
 
 FIRST = date(2026, 1, 1)
 
@@ -17,17 +18,7 @@ FIRST = date(2026, 1, 1)
 def tried(number: int, chance: float | None, *, recipe: str = "", promoted: bool = False) -> Entry:
     """A night, `number` days after the first, on a recipe that is tested over nights, or by tonight alone."""
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
-    night = Night(
-        id=str(number),
-        day=at.date(),
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=0,
-        trigger="",
-        code_commit="",
-        previous="",
-    )
+    night = minimal_night(at, id=str(number))
     test = RecipeTest(recipe=recipe, against="a", days=(at.date(),), least_nights=7) if recipe else None
     verdict = Verdict(
         action="promote" if promoted else "reject",

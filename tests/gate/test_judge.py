@@ -156,36 +156,28 @@ def test_the_verdict_says_on_how_many_of_the_held_out_days_it_is() -> None:
     )
 
 
-def test_a_dropped_metric_fails() -> None:
-    evaluation = make_evaluation("m")
+def without_score(challenger: Any, **metrics: float) -> Verdict:
+    """Returns the verdict on an evaluation that has lost its metric `score`."""
+    evaluation = make_evaluation("m", **metrics)
     evaluation.metrics.pop("score")
-    rules = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
-    version = make_version(4, model_digest="m", night="n")
-    verdict = decide(
-        {"challenger": BASE, "champion": BASE},
+    return decide(
+        {"challenger": challenger, "champion": BASE},
         evaluation=evaluation,
-        version=version,
+        version=make_version(4, model_digest="m", night="n"),
         champion=CHAMPION,
-        rules=rules,
+        rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
     )
+
+
+def test_a_dropped_metric_fails() -> None:
+    verdict = without_score(BASE)
     assert verdict.action == "reject"
     assert "no metric named score" in verdict.reason
 
 
 def test_scores_that_are_not_finite_are_said_to_be_so() -> None:
     """The mean of such scores is left out of the metrics, and `score` is one of these."""
-    evaluation = make_evaluation("m", num_not_finite=7.0)
-    evaluation.metrics.pop("score")
-    rules = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
-    version = make_version(4, model_digest="m", night="n")
-    spoilt = np.where(np.arange(NUM_SAMPLES) < 7, np.nan, BASE)
-    verdict = decide(
-        {"challenger": spoilt, "champion": BASE},
-        evaluation=evaluation,
-        version=version,
-        champion=CHAMPION,
-        rules=rules,
-    )
+    verdict = without_score(np.where(np.arange(NUM_SAMPLES) < 7, np.nan, BASE), num_not_finite=7.0)
     assert verdict.action == "reject"
     assert verdict.reason.startswith("refresh: 7 scores of this night's models are not finite")
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from daybreak.contract.record_parts import Judged
-from daybreak.contract.record_types import Evaluation, Night, Release, Verdict
+from daybreak.contract.record_types import Evaluation, Release, Verdict
 from daybreak.gate.plausibility import LEAST_NIGHTS, plausible
 from daybreak.storage.ledger import Entry
+from tests.minimal_records import minimal_night
 
 NUM_SAMPLES = 60
 
@@ -28,17 +29,7 @@ def evaluation(champion: float, counts: float, *, metric: str = "NDCG") -> Evalu
 
 def entry(number: int, made: Evaluation, **more) -> Entry:
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
-    night = Night(
-        id=str(number),
-        day=date(2026, 1, 1),
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=0,
-        trigger="",
-        code_commit="",
-        previous="",
-    )
+    night = minimal_night(at, id=str(number), day=date(2026, 1, 1))
     return Entry(commit=str(number), subject="", rollback=False, night=night, evaluation=made, **more)
 
 

@@ -6,12 +6,13 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 
 from daybreak.contract.record_parts import Difference, RecipeTest
-from daybreak.contract.record_types import Night, Release, Verdict
+from daybreak.contract.record_types import Release, Verdict
 from daybreak.contract.sections import GateParams
 from daybreak.evaluation.scores import Columns
 from daybreak.gate.recipe_test import Proof, UnderTest, nights_of, proof_of, with_tonight
 from daybreak.statistics.result import Conclusion, Effect, Status
 from daybreak.storage.ledger import Entry
+from tests.minimal_records import minimal_night
 from tests.toy.nights import make_evaluation
 
 FIRST = date(2026, 1, 5)
@@ -37,17 +38,7 @@ test_of.__test__ = False  # type: ignore[attr-defined]
 
 def entry(test: RecipeTest | None, *, rollback: bool = False) -> Entry:
     at = datetime(2026, 1, 5, tzinfo=UTC)
-    night = Night(
-        id=str(test.days[0]) if test else "none",
-        day=test.days[0] if test else FIRST,
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=0,
-        trigger="",
-        code_commit="",
-        previous="",
-    )
+    night = minimal_night(at, id=str(test.days[0]) if test else "none", day=test.days[0] if test else FIRST)
     verdict = Verdict(
         action="reject", champion=1, challenger=2, reason="", recipe_test=test, false_promotion_chance=0.02
     )

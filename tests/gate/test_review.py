@@ -24,6 +24,7 @@ from daybreak.registry import approval
 from daybreak.report import page, publisher, version_page
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
+from tests.minimal_records import answer_to, minimal_night
 from tests.toy.nights import make_night
 from tests.toy.stages import client, close_night, judge_night, promote_only, serving
 
@@ -50,30 +51,12 @@ def verdict_of(action: Any, *, inconclusive: bool = False, until: datetime | Non
 
 
 def answer_of(verdict: Verdict, *, approved: bool = True) -> Approval:
-    return Approval(
-        champion=verdict.champion,
-        challenger=verdict.challenger,
-        action=verdict.action,
-        approved=approved,
-        by="Ada",
-        reason="seen",
-        answered_at=UNTIL - timedelta(hours=1),
-    )
+    return answer_to(verdict, approved=approved, reason="seen", answered_at=UNTIL - timedelta(hours=1))
 
 
 def ended(verdict: Verdict, answer: Approval | None, *, now: datetime) -> str:
     """How a promotion of the version would go on."""
-    night = Night(
-        id="n",
-        day=UNTIL.date(),
-        started_at=UNTIL,
-        train_until=UNTIL,
-        decide_until=UNTIL,
-        budget_usd=1,
-        trigger="",
-        code_commit="",
-        previous="",
-    )
+    night = minimal_night(UNTIL)
     try:
         approval.check_promotion(night, verdict, answer, now=now)
     except NotYet:

@@ -6,10 +6,11 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from daybreak.contract.record_parts import Chain, Difference
-from daybreak.contract.record_types import Night, Release, Verdict, Watch
+from daybreak.contract.record_types import Release, Verdict, Watch
 from daybreak.contract.sections import GateParams
 from daybreak.gate.watch import compare
 from daybreak.storage.ledger import Entry
+from tests.minimal_records import minimal_night
 
 SERVING = Release(version=4, replaced=3)
 FIRST = date(2026, 1, 1)
@@ -18,17 +19,7 @@ ERROR = 0.004
 
 def entry(number: int, chain: Chain | None, *, champion: int = 4, release: Release | None = None) -> Entry:
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
-    night = Night(
-        id=str(number),
-        day=FIRST + timedelta(days=number),
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=0,
-        trigger="",
-        code_commit="",
-        previous="",
-    )
+    night = minimal_night(at, id=str(number), day=FIRST + timedelta(days=number))
     verdict = Verdict(
         action="promote" if release else "reject",
         champion=champion,

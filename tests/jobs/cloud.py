@@ -32,6 +32,7 @@ from daybreak.training.worker import ended_early_by, write_facts
 from tests.fakes import AtOnce, CountingEngine
 from tests.jobs import plans, stock
 from tests.jobs.stock import LATE_S, Stock
+from tests.minimal_records import minimal_night
 from tests.training import nights
 
 HOUR_S = 3600.0
@@ -477,16 +478,14 @@ def plan_of(
 def night_of(*, budget_usd: float, window_s: float = 4 * HOUR_S, name: str = "n") -> Night:
     """A night that begins at `BEGUN`."""
     until = BEGUN + timedelta(seconds=window_s)
-    return Night(
+    return minimal_night(
+        BEGUN,
         id=name,
         day=date(2026, 1, 2),
-        started_at=BEGUN,
         train_until=until,
         decide_until=until + timedelta(hours=1),
         budget_usd=budget_usd,
-        trigger="test",
         code_commit="c",
-        previous="",
     )
 
 

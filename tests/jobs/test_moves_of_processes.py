@@ -25,6 +25,7 @@ from tests.training import nights
 
 SAMPLE_S = {"a": 0.01, "d": 0.1}  # where the plan takes a for a fifth, and d for twice as fast as it is
 PASSES = {"a": 2, "d": 4}  # of an update
+NUM_SAMPLES = 4000
 
 
 class OnMachines(LineWorkload):
@@ -79,9 +80,10 @@ class Cheaper(Local):
 
 
 def trained(
-    folder: Path, workload: Plug, *, num_samples: int, planned_s: dict[str, float], prices: dict[str, float]
+    folder: Path, workload: str, *, planned_s: dict[str, float], prices: dict[str, float]
 ) -> tuple[Training, Cheaper]:
     """Trains on a, with d as a cheaper machine of less memory, and returns what came back."""
+    plug = Plug(use=f"{__name__}:{workload}")
     with nights.surroundings():
         nights.lay_out(folder / "night")
         night = nights.night(seconds=1800)
@@ -100,7 +102,7 @@ def trained(
             for name in prices
         }
         planned = replace(
-            nights.plan(num_samples=num_samples),
+            nights.plan(num_samples=NUM_SAMPLES),
             rental=placements["a"].rental,
             expected_s=planned_s["a"],
             expected_usd=placements["a"].expected_usd,
@@ -109,7 +111,7 @@ def trained(
             cheaper=(placements["d"],),
             sizes=placements["a"].sizes,
         )
-        params = nights.make_params().model_copy(update={"workload": workload})
+        params = nights.make_params().model_copy(update={"workload": plug})
         backend = Cheaper()
         until = time.monotonic() + 480
         while time.monotonic() < until:
@@ -133,16 +135,12 @@ def trained(
 @pytest.mark.slow
 def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each_sample_once(tmp_path):
     training, backend = trained(
-        tmp_path,
-        Plug(use=f"{__name__}:OnMachines"),
-        num_samples=4000,
-        planned_s={"a": 200.0, "d": 200.0},
-        prices={"a": 3.0, "d": 0.5},
+        tmp_path, "OnMachines", planned_s={"a": 200.0, "d": 200.0}, prices={"a": 3.0, "d": 0.5}
     )
     assert [taken.name for taken in training.fallbacks] == ["step down", "undo"]
     assert backend.asked == ["a", "d", "a"]
     assert backend.passes == [(16, 32), (8, 16), (16, 32)]
-    assert (training.stopped_by, training.num_samples) == ("finished", 4000)
+    assert (training.stopped_by, training.num_samples) == ("finished", NUM_SAMPLES)
     assert all(epoch.whole for epoch in training.epochs)
     assert [taken.usd < 0 for taken in training.fallbacks] == [True, True]
 
@@ -151,15 +149,11 @@ def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each
 def test_a_job_whose_device_waits_for_samples_steps_down_to_a_slower_one_and_stays(tmp_path):
     """Samples come as fast on d, whose device the plan takes for four times as slow, at half the price."""
     training, backend = trained(
-        tmp_path,
-        Plug(use=f"{__name__}:AsFastAnywhere"),
-        num_samples=4000,
-        planned_s={"a": 44.0, "d": 176.0},
-        prices={"a": 3.0, "d": 1.5},
+        tmp_path, "AsFastAnywhere", planned_s={"a": 44.0, "d": 176.0}, prices={"a": 3.0, "d": 1.5}
     )
     assert [taken.name for taken in training.fallbacks] == ["step down"]
     assert "its device waits for samples" in training.fallbacks[0].reason
     assert backend.asked == ["a", "d"]
     assert training.device_use is not None
     assert training.device_use < 0.4
-    assert (training.stopped_by, training.num_samples) == ("finished", 4000)
+    assert (training.stopped_by, training.num_samples) == ("finished", NUM_SAMPLES)

@@ -9,23 +9,15 @@ import pytest
 from daybreak import runner
 from daybreak.contract import records
 from daybreak.contract.record_parts import Trend
-from daybreak.contract.record_types import Night, Report, Training
+from daybreak.contract.record_types import Night
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
+from tests.minimal_records import minimal_report, minimal_training
 
 FIRST = date(2025, 1, 2)
 FEWER = Trend(figure="rows", words="400 rows, 59 days before: 900", days=(), values=(), began=900, ended=400)
 
-TRAINED = Training(
-    model_digest="",
-    num_samples=1,
-    num_updates=1,
-    num_restarts=0,
-    elapsed_s=1,
-    cost_usd=0,
-    stopped_by="finished",
-    device="cpu",
-)
+TRAINED = minimal_training(device="cpu")
 
 
 def opened(home: Path, number: int, *, slow_drift: str) -> Night:
@@ -37,9 +29,7 @@ def opened(home: Path, number: int, *, slow_drift: str) -> Night:
 
 
 def closed(night: Night, *trends: Trend) -> None:
-    report = Report(
-        num_rows=400, num_clean=400, num_quarantined=0, expectations=(), drift=(), digest="", trends=trends
-    )
+    report = minimal_report(num_rows=400, num_clean=400, trends=trends)
     records.write(report, records.RUN)
     if night.cold:
         records.write(TRAINED, records.RUN)

@@ -21,6 +21,7 @@ from daybreak.prediction.scorecard import NIGHTS
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
+from tests.minimal_records import minimal_training
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
 PROFILE = profile()
@@ -71,14 +72,10 @@ def planned(tonight: Night, job: Profile = PROFILE) -> Plan:
 
 
 def took(made: Plan, times: float) -> Training:
-    return Training(
-        model_digest="d",
+    return minimal_training(
         num_samples=made.num_samples,
         num_updates=-(-made.num_samples // made.batch_size),
-        num_restarts=0,
         elapsed_s=made.expected_s * times,
-        cost_usd=0,
-        stopped_by="finished",
     )
 
 

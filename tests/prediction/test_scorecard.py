@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from daybreak.contract.formats import percent
 from daybreak.contract.record_parts import Rental
-from daybreak.contract.record_types import Plan, Training
+from daybreak.contract.record_types import Plan
 from daybreak.prediction.scorecard import NIGHTS, Z90, PredictionOutcome, outcome, scorecard
+from tests.minimal_records import minimal_training
 
 
 def night(
@@ -110,15 +111,7 @@ def test_an_outcome_is_read_from_the_records_of_a_night():
         fallbacks=(),
         runner_up="",
     )
-    training = Training(
-        model_digest="d",
-        num_samples=80,
-        num_updates=10,
-        num_restarts=0,
-        elapsed_s=110,
-        cost_usd=2.2,
-        stopped_by="finished",
-    )
+    training = minimal_training(num_samples=80, num_updates=10, elapsed_s=110, cost_usd=2.2)
     slower = outcome("2011-09-01", plan, training)
     assert slower.held
     assert slower.apart == pytest.approx(math.log(1.1) / (math.log(1.25) / Z90))

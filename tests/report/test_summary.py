@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from daybreak.contract.record_types import Approval
 from daybreak.report.links import Places
 from daybreak.report.outcome import NightView
 from daybreak.report.summary import BY_HAND, Summary, brief, summarize
 from daybreak.storage.ledger import Entry
+from tests.minimal_records import answer_to
 from tests.report.nights import only, sixty, whole
 
 PLACES = Places(
@@ -67,15 +67,7 @@ def test_a_night_that_waits_is_answered_where_airflow_asks_or_by_hand() -> None:
     assert first_of(of(waiting(), places=Places())) == ("Approve", BY_HAND)
     verdict = waiting().verdict
     assert verdict
-    answer = Approval(
-        champion=verdict.champion,
-        challenger=verdict.challenger,
-        action=verdict.action,
-        approved=False,
-        by="Ada",
-        reason="",
-        answered_at=whole().night.started_at,
-    )
+    answer = answer_to(verdict, approved=False, reason="", answered_at=whole().night.started_at)
     assert first_of(of(replace(waiting(), approval=answer)))[0] == "See the checks"
 
 

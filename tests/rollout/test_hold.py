@@ -19,6 +19,7 @@ from daybreak.rollout import hold, promote, rollback
 from daybreak.rollout.hold import InForce
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
+from tests.minimal_records import minimal_night
 from tests.toy.nights import FIRST, PARAMS, make_evaluation, make_night
 from tests.toy.stages import judge_night
 
@@ -208,17 +209,7 @@ def test_only_a_proof_by_scores_of_later_days_alone_ends_it(
     verdict = Verdict(
         action="promote", champion=1, challenger=3, effect=0.1, low=low, high=0.2, num_samples=9, reason="ok"
     )
-    night = Night(
-        id="n",
-        day=FIRST,
-        started_at=made.at,
-        train_until=made.at,
-        decide_until=made.at,
-        budget_usd=1,
-        trigger="",
-        code_commit="",
-        previous="",
-    )
+    night = minimal_night(made.at, day=FIRST)
     evaluation: Evaluation = replace(make_evaluation("m"), days=tuple(date(2025, 1, day) for day in days))
 
     held = [InForce(commit="c", hold=made)]

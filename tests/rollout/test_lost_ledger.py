@@ -26,13 +26,19 @@ pytestmark = [
 ]
 
 
+def tips_after(release: Any, *weights: float) -> list[str]:
+    """Returns the newest commit of the ledger after each of these nights."""
+    tips = []
+    for number, weight in enumerate(weights):
+        release(number, weight)
+        tips.append(branch.ledger_tip(Home.here()))
+    return tips
+
+
 @pytest.fixture
 def lost(home: Path, release: Any) -> str:
     """Two versions were promoted and a third was not; then the branch was deleted. Its newest commit."""
-    release(0, 0.2)
-    release(1, 1.0)
-    release(2, 0.1)
-    tip = branch.ledger_tip(Home.here())
+    *_, tip = tips_after(release, 0.2, 1.0, 0.1)
     subprocess.run(["git", "update-ref", "-d", branch.BRANCH], cwd=home, check=True)
     return tip
 
@@ -74,10 +80,7 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
 def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
     home: Path, release: Any, settings: Params
 ) -> None:
-    release(0, 0.2)
-    before = branch.ledger_tip(Home.here())
-    release(1, 1.0)
-    tip = branch.ledger_tip(Home.here())
+    before, tip = tips_after(release, 0.2, 1.0)
     subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     for opens in (False, True):
         with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
@@ -87,10 +90,7 @@ def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
 def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused(
     home: Path, release: Any, settings: Params
 ) -> None:
-    release(0, 1.0)
-    before = branch.ledger_tip(Home.here())
-    release(1, 0.1)
-    commit = branch.ledger_tip(Home.here())
+    before, commit = tips_after(release, 1.0, 0.1)
     publisher.publish_closed(Home.here())  # as `close` does
     subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):

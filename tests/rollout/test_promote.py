@@ -7,25 +7,16 @@ import pytest
 
 from daybreak.contract import params
 from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
-from daybreak.contract.record_types import Approval, Champion, Night, Verdict, Version
+from daybreak.contract.record_types import Approval, Champion, Verdict, Version
 from daybreak.rollout.promote import promote
 from daybreak.storage.home import Home
+from tests.minimal_records import minimal_night
 
 NOW = datetime.now(UTC)
 PARAMS = params.check(
     {"source": "tests.fakes:TwoDays", "workload": "tests.fakes:Nothing", "backend": "tests.fakes:Nothing"}
 )
-NIGHT = Night(
-    id="2025-01-10",
-    day=NOW.date(),
-    started_at=NOW,
-    train_until=NOW,
-    decide_until=NOW,
-    budget_usd=1,
-    trigger="schedule",
-    code_commit="c",
-    previous="",
-)
+NIGHT = minimal_night(NOW, id="2025-01-10", trigger="schedule", code_commit="c")
 VERSION = Version(name="daybreak", number=4, night=NIGHT.id, data_digest="d", model_digest="m", run_id="r")
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
 VERDICT = Verdict(

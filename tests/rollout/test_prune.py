@@ -21,6 +21,7 @@ from daybreak.storage import branch, checkout, ledger
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
+from tests.minimal_records import minimal_night
 
 NAME = params.load(Path()).register_.name
 
@@ -100,16 +101,8 @@ def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, d
     then = datetime.now(UTC) - timedelta(days=days_ago)
     name, tip = f"{then:%Y-%m-%d}", branch.ledger_tip(Home.here())
     serving = ledger.champion_at(Home.here(), tip) if tip else None
-    night = Night(
-        id=name,
-        day=then.date(),
-        started_at=then,
-        train_until=then,
-        decide_until=then,
-        budget_usd=1,
-        trigger="schedule",
-        code_commit=checkout.git("rev-parse", "HEAD"),
-        previous=tip,
+    night = minimal_night(
+        then, id=name, trigger="schedule", code_commit=checkout.git("rev-parse", "HEAD"), previous=tip
     )
     digest = put_folder("always", data or f"data of {name}")
     Path("dvc.lock").write_text(f"stages: {{ingest: {{outs: [{{path: data/raw, md5: {digest}}}]}}}}\n")
@@ -167,14 +160,10 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     now = datetime.now(UTC)
     folder = home / "nights" / "open"
     (folder / records.RUN).mkdir(parents=True)
-    night = Night(
+    night = minimal_night(
+        now,
         id="open",
-        day=now.date(),
-        started_at=now,
-        train_until=now,
         decide_until=now + timedelta(hours=1),
-        budget_usd=1,
-        trigger="manual",
         code_commit="0",
         previous=branch.newest_entry(Home.here()),
     )

@@ -17,12 +17,13 @@ from ruamel.yaml import YAML
 
 from daybreak import runner
 from daybreak.contract import records
-from daybreak.contract.record_types import Night, Release, Training, Verdict
+from daybreak.contract.record_types import Night, Release, Verdict
 from daybreak.extensions.router.night_metrics import NightMetrics
 from daybreak.extensions.router.prometheus import Together
 from daybreak.rollout import night_events
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
+from tests.minimal_records import minimal_training
 from tests.serving.running import Running, until
 from tests.toy.nights import make_night
 
@@ -46,15 +47,7 @@ def close(home: Path, day: int, *, failed: str = "") -> str:
     else:
         records.write(Verdict(action="promote", champion=0, challenger=1, reason="better"), records.RUN)
         records.write(
-            Training(
-                model_digest="d",
-                num_samples=8,
-                num_updates=1,
-                num_restarts=0,
-                elapsed_s=60,
-                cost_usd=3.5,
-                stopped_by="finished",
-            ),
+            minimal_training(num_samples=8, elapsed_s=60, cost_usd=3.5),
             records.RUN,
         )
         records.write(Release(version=1, replaced=0, night=night.id), records.RUN)

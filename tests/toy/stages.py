@@ -7,29 +7,18 @@ from typing import Any
 
 import pytest
 
-from daybreak import runner
+from daybreak import runner, stages
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.record_types import (
-    Approval,
-    Champion,
-    Dataset,
-    Evaluation,
     Night,
-    Plan,
-    Refit,
     Release,
-    Training,
     Verdict,
     Version,
 )
 from daybreak.contract.sections import Params
-from daybreak.evaluation import evaluator
-from daybreak.extensions.live_test.by_users import ByUsers
-from daybreak.gate import judge
-from daybreak.registry import aliases, register
+from daybreak.registry import aliases
 from daybreak.report import publisher
-from daybreak.rollout import promote
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.toy.nights import PARAMS, make_night
@@ -94,51 +83,25 @@ def judge_night() -> Verdict:
 
 def evaluate_night() -> None:
     """Stage evaluate, in the folder of a night."""
-    settings = params.load(Path())
-    evaluation = evaluator.evaluate(
-        records.read(Dataset, records.RUN),
-        records.read(Training, records.RUN),
-        records.find(Champion, records.RUN),
-        settings.workload.make(),
-        settings.evaluate,
-        registered=settings.register_,
-        home=Home.here(),
-    )
-    records.write(evaluation, records.RUN)
+    _run("evaluate")
 
 
 def gate_night() -> Verdict:
     """Stage gate, in the folder of a night."""
-    verdict = judge.gate(
-        records.read(Night, records.RUN),
-        records.read(Evaluation, records.RUN),
-        records.read(Version, records.RUN),
-        records.find(Champion, records.RUN),
-        params.load(Path()),
-        home=Home.here(),
-        live=ByUsers(),
-    )
-    records.write(verdict, records.RUN)
-    return verdict
+    return _run("gate")
 
 
 def register_night() -> Version:
     """Stage register, in the folder of a night."""
-    settings = params.load(Path())
-    version = register.register(
-        Home.here(),
-        records.read(Night, records.RUN),
-        records.read(Dataset, records.RUN),
-        plan=records.read(Plan, records.RUN),
-        training=records.read(Training, records.RUN),
-        evaluation=records.read(Evaluation, records.RUN),
-        champion=records.find(Champion, records.RUN),
-        workload=settings.workload,
-        train=settings.train,
-        register=settings.register_,
-    )
-    records.write(version, records.RUN)
-    return version
+    return _run("register")
+
+
+def _run(name: str) -> Any:
+    """Runs a stage as the runner does, but publishes nothing."""
+    home, stage = Home.here(), stages.STAGES[name].function
+    made = stage(**runner.arguments(home, stage, home.tonight))
+    records.write(made, home.records)
+    return made
 
 
 def close_night() -> None:
@@ -156,20 +119,7 @@ def promote_night() -> Release:
 
 def promote_only() -> Release:
     """Stage promote, in the folder of a night."""
-    settings = params.load(Path())
-    made = promote.promote(
-        records.read(Night, records.RUN),
-        records.read(Version, records.RUN),
-        records.read(Verdict, records.RUN),
-        records.find(Champion, records.RUN),
-        workload=settings.workload,
-        train=settings.train,
-        approval=records.find(Approval, records.RUN),
-        refit=records.find(Refit, records.RUN),
-        home=Home.here(),
-    )
-    records.write(made, records.RUN)
-    return made
+    return _run("promote")
 
 
 def client() -> Any:

@@ -21,6 +21,7 @@ from daybreak.jobs import collector, launcher
 from daybreak.storage.home import Home
 from daybreak.training.recipe import Recipe
 from tests.fakes import write_curve
+from tests.minimal_records import minimal_night
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,16 +30,14 @@ def night(
     *, seconds: float = 600, day: date = date(2026, 1, 2), name: str = "n", budget_usd: float = 50
 ) -> Night:
     now = datetime.now(UTC)
-    return Night(
+    return minimal_night(
+        now,
         id=name,
         day=day,
-        started_at=now,
         train_until=now + timedelta(seconds=seconds),
         decide_until=now + timedelta(seconds=seconds + 60),
         budget_usd=budget_usd,
-        trigger="test",
         code_commit="c",
-        previous="",
     )
 
 

@@ -33,7 +33,7 @@ from daybreak import (
     days,
 )
 from daybreak.contract import records
-from daybreak.contract.record_types import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset, Night
 from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
 from daybreak.data.features import CLEAN
@@ -41,6 +41,7 @@ from daybreak.data.partitions import part_of
 from daybreak.data.prepare import prepare
 from daybreak.registry.weights import MODEL
 from daybreak.storage.home import Home
+from tests.minimal_records import minimal_night, minimal_report
 
 COUNTRIES, CODES = ("DE", "GB", "US"), ("4111", "5411", "5812")
 
@@ -132,20 +133,8 @@ def prepared(newest: date, num_days: int, use: str) -> Dataset:
     """Samples of these days in data/arrays of the current folder, two of them held out."""
     write_clean(newest - timedelta(days=back) for back in range(num_days))
     started = datetime.combine(newest, datetime.min.time(), UTC) + timedelta(hours=22)
-    night = Night(
-        id=str(newest),
-        day=newest,
-        started_at=started,
-        train_until=started,
-        decide_until=started,
-        budget_usd=1,
-        trigger="test",
-        code_commit="c",
-        previous="",
-    )
-    report = Report(
-        num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest=records.digest(CLEAN)
-    )
+    night = minimal_night(started, id=str(newest), day=newest, code_commit="c")
+    report = minimal_report(num_rows=0, num_clean=0, digest=records.digest(CLEAN))
     params = PrepareParams(window_days=num_days, test_days=2)
     return prepare(Home(Path.cwd()), night, report, plug=Plug(use=use), params=params)
 

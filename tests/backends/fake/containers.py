@@ -2,7 +2,6 @@
 
 import json
 import random
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -15,7 +14,7 @@ from google.protobuf import json_format
 
 from tests.backends.fake.faults import Refusal
 from tests.backends.fake.operations import Failed
-from tests.backends.fake.processes import end_all, family, free_port
+from tests.backends.fake.processes import end_all, family, free_port, start
 
 if TYPE_CHECKING:
     from tests.backends.fake_vertex import FakeVertex
@@ -46,16 +45,7 @@ class Container:
         }
         command = [sys.executable if word == "python" else word for word in [*spec.command, *spec.args]]
         self.log: Path = home.folder / f"deployed{deployed.id}.log"
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=disk,
-                start_new_session=True,
-            )
+        self.process = start(command, environment=environment, disk=disk, log=self.log)
 
     def ready(self) -> bool:
         """Whether it answers to the health check; Failed where it has ended."""

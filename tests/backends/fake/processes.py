@@ -2,7 +2,9 @@
 
 import contextlib
 import socket
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -27,3 +29,19 @@ def family(pid: int) -> list[psutil.Process]:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def start(
+    command: Sequence[str], *, environment: Mapping[str, str], disk: Path, log: Path
+) -> subprocess.Popen[bytes]:
+    """Starts a container's process in its own group; it writes to the end of `log`."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=disk,
+            start_new_session=True,
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from google.cloud.aiplatform_v1.types import CustomJob, JobState, Scheduling
 
-from tests.backends.fake.processes import end_all, family, free_port
+from tests.backends.fake.processes import end_all, family, free_port, start
 
 if TYPE_CHECKING:
     from tests.backends.fake.jobs import Jobs
@@ -222,16 +222,7 @@ class Running:
             "TMPDIR": str(disk),
         }
         log = self.service.home.folder / f"{self.job.name.rpartition('/')[2]}.log"
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                [*command, *container.args],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=disk,
-                start_new_session=True,
-            )
+        return start([*command, *container.args], environment=environment, disk=disk, log=log)
 
     def _kill(self, *, notice_s: float) -> None:
         """The end of the containers: asked if there is notice, then gone with all that is in them."""

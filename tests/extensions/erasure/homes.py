@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.record_parts import Rental, Tuning
-from daybreak.contract.record_types import Dataset, Night, Plan, Training, Verdict
+from daybreak.contract.record_types import Dataset, Night, Plan, Verdict
 from daybreak.contract.sections import Params
 from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
 from daybreak.data.partitions import PART
@@ -28,6 +28,7 @@ from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.registry.weights import MODEL
 from daybreak.storage import branch, ledger, ledger_notes, snapshots
 from daybreak.storage.home import Home
+from tests.minimal_records import minimal_training
 from tests.toy.nights import make_evaluation
 from tests.toy.stages import promote_night, register_night
 
@@ -146,15 +147,7 @@ def promote(loaded: Params) -> None:
         runner_up="none",
         tuning=Tuning(num_loaders=1),
     )
-    training = Training(
-        model_digest=digest,
-        num_samples=10,
-        num_updates=1,
-        num_restarts=0,
-        elapsed_s=1,
-        cost_usd=0,
-        stopped_by="finished",
-    )
+    training = minimal_training(model_digest=digest, num_samples=10)
     for record in (plan, training, make_evaluation(digest)):
         records.write(record, records.RUN)
     version, serving = register_night(), ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))

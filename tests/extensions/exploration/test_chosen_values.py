@@ -13,7 +13,7 @@ import pytest
 from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.record_parts import Chosen, Rental
-from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Plan, Training
+from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Plan
 from daybreak.contract.sections import Params
 from daybreak.extensions.exploration import chosen_values
 from daybreak.registry.lineage import recipe
@@ -21,6 +21,7 @@ from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.training.recipe import FACTS
 from tests.conftest import PARAMS
+from tests.minimal_records import minimal_training
 from tests.planning.jobs import profile
 
 FIRST = date(2024, 1, 1)
@@ -57,14 +58,11 @@ def closed(pattern: Night, key: str, values: Sequence[int], *, worth: float) -> 
             started_at=pattern.started_at + timedelta(days=number),
             chosen=pattern.chosen and replace(pattern.chosen, values={**pattern.chosen.values, key: value}),
         )
-        training = Training(
+        training = minimal_training(
             model_digest="m.dir",
             num_samples=3000,
             num_updates=47,
-            num_restarts=0,
             elapsed_s=60,
-            cost_usd=0,
-            stopped_by="finished",
             noise_scale=1e3,
             warm=False,
             ended_at=opened.started_at + timedelta(minutes=10),

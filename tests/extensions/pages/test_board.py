@@ -5,11 +5,11 @@ from datetime import UTC, date, datetime, timedelta
 
 from rich.console import Console
 
-from daybreak.contract.record_types import Approval
 from daybreak.extensions.pages.board import Model, files, status_rows, status_table
 from daybreak.report import outcome
 from daybreak.report.night_rows import row_of
 from daybreak.storage.ledger import Entry
+from tests.minimal_records import answer_to
 from tests.report.nights import sixty, whole
 
 AT = datetime(2011, 11, 10, 12, tzinfo=UTC)
@@ -207,15 +207,7 @@ def test_a_night_that_a_person_approved_and_that_was_rolled_back_says_both() -> 
     night, by = whole(12), "Ada Lovelace (in Airflow run manual__2026-11-21T20-26-01.192720-00-00)"
     assert night.verdict
     asked = replace(night.verdict, approve_until=night.night.decide_until)
-    answer = Approval(
-        champion=asked.champion,
-        challenger=asked.challenger,
-        action=asked.action,
-        approved=True,
-        by=by,
-        reason="why",
-        answered_at=night.night.started_at,
-    )
+    answer = answer_to(asked, by=by, answered_at=night.night.started_at)
     html = board([rolled_back(), replace(night, verdict=asked, approval=answer)])
     assert f'<small class="by" title="{by}">by {by}</small> <small>rolled back since</small>' in html
 

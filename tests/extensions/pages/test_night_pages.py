@@ -10,12 +10,12 @@ import pytest
 import requests
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Approval
 from daybreak.report import links, page
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from tests.extensions.pages import fleet, training_night
 from tests.extensions.pages.served import served
+from tests.minimal_records import answer_to
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import lay, whole
 from tests.training import nights as training_nights
@@ -178,15 +178,7 @@ def test_a_night_that_waits_for_a_person_shows_its_evidence_until_the_answer(tmp
             assert part in html
         assert 'title="not reached">– approve' in html
         records.write(
-            Approval(
-                champion=asked.champion,
-                challenger=asked.challenger,
-                action=asked.action,
-                approved=True,
-                by="Ada",
-                reason="why",
-                answered_at=night.started_at,
-            ),
+            answer_to(asked, answered_at=night.started_at),
             folder / records.RUN,
         )
         html = get(f"{address}/{address_of_night}").text

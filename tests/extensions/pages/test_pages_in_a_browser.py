@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 TODAY = datetime.now(UTC).date()
 SIZES = {"wide": {"width": 1400, "height": 900}, "phone": {"width": 400, "height": 800}}
+SCREENS = [(size, scheme) for size in SIZES for scheme in ("light", "dark")]
 MOST_BYTES = 500_000
 
 
@@ -38,6 +39,13 @@ class Seen:
     def keep(self, name: str) -> None:
         if folder := os.environ.get("SCREENSHOTS"):
             self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+    def expect_whole(self) -> None:
+        """Holds that the page fits the screen, has no error, and was small and from this machine alone."""
+        assert not overflows(self.page)
+        assert self.errors == []
+        assert self.hosts == {"127.0.0.1"}
+        assert 0 < self.num_bytes < MOST_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +101,7 @@ def overflows(page: Any) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", list(SIZES))
+@pytest.mark.parametrize(("size", "scheme"), SCREENS)
 def test_the_board_is_whole_on_each_screen_and_asks_nobody_else(
     browser: Any, shown: Nights, size: str, scheme: str
 ) -> None:
@@ -103,14 +110,10 @@ def test_the_board_is_whole_on_each_screen_and_asks_nobody_else(
     assert seen.page.locator("table.nights tbody tr").count() == 120
     assert seen.page.locator("svg.chart").count() >= 12
     seen.keep(f"board-{size}-{scheme}")
-    assert not overflows(seen.page)
-    assert seen.errors == []
-    assert seen.hosts == {"127.0.0.1"}
-    assert 0 < seen.num_bytes < MOST_BYTES
+    seen.expect_whole()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", list(SIZES))
+@pytest.mark.parametrize(("size", "scheme"), SCREENS)
 def test_a_running_night_is_whole_on_each_screen_and_asks_nobody_else(
     browser: Any, shown: Nights, size: str, scheme: str
 ) -> None:
@@ -118,10 +121,7 @@ def test_a_running_night_is_whole_on_each_screen_and_asks_nobody_else(
     for words in ("Training done", "In time", "Cost so far", "Decision due", "Loss, over the samples"):
         assert seen.page.get_by_text(words).first.is_visible()
     seen.keep(f"live-{size}-{scheme}")
-    assert not overflows(seen.page)
-    assert seen.errors == []
-    assert seen.hosts == {"127.0.0.1"}
-    assert 0 < seen.num_bytes < MOST_BYTES
+    seen.expect_whole()
 
 
 def days(page: Any) -> list[str]:

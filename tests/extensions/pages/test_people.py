@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from daybreak import cli
-from daybreak.contract.record_types import Approval
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.browser import chromium
 from tests.extensions.pages import fleet, training_night
 from tests.extensions.pages.served import served
+from tests.minimal_records import answer_to
 from tests.report.histories import nights, write_ledger
 from tests.training import nights as training_nights
 
@@ -66,15 +66,7 @@ def lead(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def approved(entry: Entry) -> Entry:
     assert entry.verdict
     verdict = replace(entry.verdict, inconclusive=True, approve_until=entry.night.decide_until)
-    answer = Approval(
-        champion=verdict.champion,
-        challenger=verdict.challenger,
-        action=verdict.action,
-        approved=True,
-        by="ann",
-        reason="the holidays",
-        answered_at=entry.night.decide_until,
-    )
+    answer = answer_to(verdict, by="ann", reason="the holidays", answered_at=entry.night.decide_until)
     return replace(entry, verdict=verdict, approval=answer)
 
 

@@ -5,6 +5,7 @@ from functools import cache, partial
 from itertools import product
 from math import inf
 from statistics import mean
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -287,8 +288,8 @@ def test_later_work_costs_between_the_cheapest_spot_and_on_demand_and_solves_its
     assert prices_of.work_usd_per_hour >= free.work_usd_per_hour - 1e-9
 
 
-def test_spot_elsewhere_at_the_floor_price_is_taken_once_the_outage_at_home_has_lasted():
-    """A move costs a dollar. One that was lost a moment ago may be back soon, one lost hours ago not."""
+def lost_at_home(*, hours: float, **facts: Any) -> SpotState:
+    """Returns the state of a job that its home refuses since then, with spot elsewhere at the floor price."""
     other = replace(DEARER, spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0)
     lost = {
         "now_s": 6 * HOUR_S,
@@ -296,26 +297,22 @@ def test_spot_elsewhere_at_the_floor_price_is_taken_once_the_outage_at_home_has_
         "home": "cheap-1-a",
         "egress_usd": 1.0,
         "refused": frozenset({"cheap-1-a"}),
+        "zones": (gone(CHEAP, hours=hours), other),
     }
-    assert decide(state(zones=(gone(CHEAP, hours=0), other), **lost)) is None
-    assert decide(state(zones=(gone(CHEAP, hours=5.5), other), **lost)) == Place("dear-1-a", spot=True)
-    free = lost | {"egress_usd": 0.0}
-    assert decide(state(zones=(gone(CHEAP, hours=0), other), **free)) == Place("dear-1-a", spot=True)
+    return state(**lost | facts)
+
+
+def test_spot_elsewhere_at_the_floor_price_is_taken_once_the_outage_at_home_has_lasted():
+    """A move costs a dollar. One that was lost a moment ago may be back soon, one lost hours ago not."""
+    assert decide(lost_at_home(hours=0)) is None
+    assert decide(lost_at_home(hours=5.5)) == Place("dear-1-a", spot=True)
+    assert decide(lost_at_home(hours=0, egress_usd=0.0)) == Place("dear-1-a", spot=True)
 
 
 def test_a_move_costs_what_it_does_between_its_two_regions():
     near = {("cheap-1", "dear-1"): 0.01}
-    other = replace(DEARER, spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0)
-    lost = {
-        "now_s": 6 * HOUR_S,
-        "deadline_s": 30 * HOUR_S,
-        "home": "cheap-1-a",
-        "egress_usd": 1.0,
-        "refused": frozenset({"cheap-1-a"}),
-        "zones": (gone(CHEAP, hours=0), other),
-    }
-    assert decide(state(**lost)) is None
-    assert decide(state(**lost, egress_between=near)) == Place("dear-1-a", spot=True)
+    assert decide(lost_at_home(hours=0)) is None
+    assert decide(lost_at_home(hours=0, egress_between=near)) == Place("dear-1-a", spot=True)
 
 
 WORK, OUTAGE, MOVE_USD = 10, 1.5, 0.5  # of a small market, in ticks
