@@ -120,14 +120,14 @@ def _resolver(known: dict[str, Path]):
 
 
 def room(module: str) -> str:
-    """Returns the room of a module, such as `data` or `extensions.bag`; of one beside the rooms its name."""
+    """Returns the room of a module, such as `data` or `extensions.bag`, or a loose module's own name."""
     if "." not in module:
         return module
     return ".".join(module.split(".")[1 : 3 if is_extension(module) else 2])
 
 
 def is_extension(module: str) -> bool:
-    """Returns whether a module is one of an extension's, which the table of all of them is not."""
+    """Returns whether a module belongs to an extension; the table of extensions does not."""
     return module.startswith(f"daybreak.{EXTENSIONS}.")
 
 
@@ -191,7 +191,7 @@ def lines(root: Path = ROOT) -> Counter[str]:
 
 
 def drawing(root: Path = ROOT) -> Iterator[str]:
-    """Yields a line a room: its files, its lines, and the rooms that it imports."""
+    """Yields a line for each room: the number of files and lines, and the imported rooms."""
     edges, counts = graph(root), lines(root)
     arrows = {(room(module), room(target)) for module, targets in edges.items() for target in targets}
     for name in dict.fromkeys(map(room, edges)):
@@ -203,7 +203,7 @@ def drawing(root: Path = ROOT) -> Iterator[str]:
 
 
 def contents(rooms: list[str], root: Path = ROOT) -> Iterator[str]:
-    """Yields a line a file of these rooms: its path, and the first line of its docstring."""
+    """Yields a line for each file of these rooms: the path, and the docstring's first line."""
     for name, path in modules(root).items():
         if room(name) in rooms and path.stem != "__init__":
             about = ast.get_docstring(ast.parse(path.read_text())) or ""

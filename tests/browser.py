@@ -1,4 +1,4 @@
-"""A headless Chromium, and what is seen in it of a page: complaints, requests, and whom it shuts out."""
+"""A headless Chromium that notes a page's errors, requests and faults of accessibility."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

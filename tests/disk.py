@@ -1,4 +1,4 @@
-"""A folder on a disk that loses what was not synced: what may be left of it, whenever the power fails.
+"""A folder on a disk that loses what was not synced, and all that may be left after a power failure.
 
 Of a file only what was synced is left: what it held then, nothing where it never was. Of a folder any list of
 its entries since it was synced last may be left, whatever became of other folders: the most that POSIX lets a
@@ -63,7 +63,7 @@ class Disk:
         return Path(path).is_absolute() and not Path(path).is_relative_to(self._root)
 
     def _fail(self) -> None:
-        """Adds what may be left now, unless it is what may have been left before."""
+        """Adds the files that a power failure now may leave, if files have changed since the last look."""
         self._look()
         if self._changed:
             self._left |= self.left()

@@ -81,7 +81,7 @@ def _params() -> Iterator[str]:
 
 
 def sections() -> list[tuple[str, type[Section]]]:
-    """Returns the sections in the order of the page, each with its model, or its models one after the other.
+    """Returns the sections in the order of the page, each with its models.
 
     Those of the core stand as in its code; after its keys come those that an extension brings, and last the
     sections that only extensions have.

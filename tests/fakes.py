@@ -269,7 +269,7 @@ class CountingEngine:
 
 
 class AtOnce(Executor):
-    """Does what it is given before it returns, so that a fake clock does not race against a thread."""
+    """Calls a function before `submit` returns, so that a fake clock does not race against a thread."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
         done: Future[Any] = Future()

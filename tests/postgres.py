@@ -13,7 +13,7 @@ import pytest
 
 @contextlib.contextmanager
 def postgresql(*databases: str) -> Iterator[str]:
-    """A PostgreSQL of its own on a unix socket, with these databases of user airflow; its folder."""
+    """Starts a PostgreSQL on a unix socket, with these databases of user airflow, and yields its folder."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     if not programs:
         pytest.skip("no PostgreSQL here; install Debian's package postgresql")

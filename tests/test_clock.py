@@ -1,4 +1,4 @@
-"""A date and a time of day in two columns: one time, as `init` finds it and as nights read it."""
+"""A date and a time of day in two columns are one time, both for `init` and for nights."""
 
 from datetime import date, datetime, timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""compose.yaml by its structure, since no Docker engine runs here, and what it starts by the real thing."""
+"""compose.yaml has the right structure, as no Docker engine runs here, and its commands really run."""
 
 import json
 import os

@@ -155,7 +155,7 @@ def exposure(number: int) -> Exposure:
 
 
 async def tell(log: Log, disk: Path | None) -> tuple[list[str], list[str]]:
-    """Tells outcomes while the disk fills up, if one is given: those acknowledged, and those refused."""
+    """Sends outcomes, while `disk` fills up if given; returns the acknowledged and the refused ones."""
     writer = Writer(log.exposures)
     kept, refused = [], []
     with ExitStack() as trouble:

@@ -49,7 +49,7 @@ def ask(url: str, body: Any = None) -> Any:
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Homes of two examples, by their READMEs; demand leads. Their nights of one name have run at once."""
+    """Homes of two examples, made as their READMEs say; demand leads. Nights of one name have run at once."""
     root = tmp_path_factory.mktemp("fleet")
     for name in PARAMS:
         text = (ROOT / "pipeline/daybreak/examples" / name / "README.md").read_text()

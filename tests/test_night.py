@@ -170,7 +170,7 @@ def test_a_moment_without_an_offset_is_no_time_for_a_night(repository: Path) -> 
 
 
 def test_an_open_that_was_killed_while_git_made_the_worktree_is_laid_anew(repository: Path) -> None:
-    """Git has locked it by then, and would neither forget it nor add it again."""
+    """Git has locked the worktree by then, and neither forgets it nor adds it again."""
     folder = repository / "nights" / "2026-03-05"
     words = ["worktree", "add", "--quiet", "--detach", "--lock", "--reason", "initializing", str(folder)]
     checkout.git(*words, folder=repository)
@@ -382,7 +382,7 @@ def test_a_night_opens_once_no_other_night_of_the_home_may_be_decided(
 
 
 def overtaken_night(home: Path) -> Night:
-    """A night whose deadline passed before it promoted, as two that was opened after it did."""
+    """Returns night `one`, which missed the deadline; night `two` was opened later, and promoted."""
     one = opened(home, night="one", day=date(2025, 1, 1))
     records.write(replace(one, decide_until=one.started_at), records.RUN)
     two = opened(home, night="two", day=date(2025, 1, 2))

@@ -77,7 +77,7 @@ def edit(home: Path, *pairs: tuple[str, str]) -> None:
 
 
 def crowd(home: Path) -> None:
-    """Add modules named like ours and like Python's to the repository, one of them for its class."""
+    """Adds modules named like ours and like Python's to the repository, one of them with the workload."""
     for name in ("dags/__init__", "contract/__init__", "training/__init__", "daybreak/__init__"):
         (home / name).parent.mkdir()
         (home / f"{name}.py").write_text("raise SystemExit('the module of the team was run')\n")
@@ -102,7 +102,7 @@ def of(folder: Path, kind: Any) -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def commands(installed: Path) -> Iterator[None]:
-    """Commands are those of the wheel, whose jobs and stages are processes of its Python."""
+    """Runs the commands of the wheel; jobs and stages are processes of the wheel's Python."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{installed}:{Path(sys.executable).parent}:{os.environ['PATH']}")
         yield

@@ -20,7 +20,7 @@ from tests.volume import Volume, volume
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Volume]:
-    """A volume of a few megabytes, which is the home; its folder `night` is the current one."""
+    """A volume of a few megabytes as the home; its folder `night` is the current folder."""
     before = Path.cwd()
     with volume(tmp_path / "disk", num_bytes=64 << 20) as made:
         if made is None:

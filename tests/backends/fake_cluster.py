@@ -205,7 +205,7 @@ class FakeCluster:
                 self._terminate(pod["metadata"]["name"])
 
     def lose_node(self, job: str, *, indexes: tuple[int, ...] = (), returns: bool = True) -> None:
-        """The nodes of a Job's pods are gone, and they with it; where they do not return, for good."""
+        """Removes the nodes of a Job's pods, with the pods; for good unless nodes return."""
         with self.lock:
             for pod in self._chosen(job, indexes):
                 name = pod["metadata"]["name"]
@@ -227,7 +227,7 @@ class FakeCluster:
                     )
 
     def suspend(self, job: str) -> None:
-        """What Kueue does with a Job that makes room for another: its pods go, and it waits again."""
+        """Suspends a Job as Kueue does to make room: the pods end, and the Job waits again."""
         with self.lock:
             self.heads()[job]["spec"]["suspend"] = True
             self._workload(
@@ -340,7 +340,7 @@ class FakeCluster:
         return self.objects[kind][name]
 
     def _select(self, kind: str, query: dict[str, str]) -> list[dict[str, Any]]:
-        """Objects as the API shows them, by labels or, for events, by the uid of what they are about."""
+        """Returns objects as the API shows them, by labels, or events by the uid of their object."""
         if kind == "localqueues":
             return [_local_queue(name, why) for name, why in self.queues.items()]
         terms = (term.split("=") for term in query.get("labelSelector", "").split(",") if term)

@@ -71,7 +71,7 @@ def in_phase(selector: str, phase: str) -> bool:
 
 
 class PodCluster(FakeCluster):
-    """The server, its pods, and who may do what with them."""
+    """The server, its pods, and the permissions of accounts."""
 
     namespace = "daybreak"
 
@@ -212,7 +212,7 @@ class PodCluster(FakeCluster):
             request.wfile.write(b"0\r\n\r\n")
 
     def _events(self, query: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """What a watch tells: the pods there are, where it begins at no version, and then what happens.
+        """Yields the events of a watch: first all pods if it begins at no version, then changes.
 
         A pod whose labels change so that it is no longer selected is reported as deleted.
         """

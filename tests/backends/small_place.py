@@ -1,4 +1,4 @@
-"""A team's own place: a dictionary is its cloud, whose jobs are processes here. CONTRIBUTING shows it."""
+"""A team's own place to run jobs: a dictionary as the cloud, processes as jobs. CONTRIBUTING shows it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What every backend keeps: one live job per name, its end told, nothing left running.
+"""Every backend runs one live job per name, reports its end, and leaves nothing running.
 
 Local runs on this machine, Vertex on a service on loopback that runs each replica as a process, Kubernetes
 on an API server on loopback whose pods are processes, with JobSets and without, Slurm on a cluster of two

@@ -136,7 +136,7 @@ def test_two_that_submit_at_once_get_the_same_job(kubernetes, made, job):
 
 @job_sets
 def test_a_job_is_a_job_set_where_the_cluster_has_them_and_the_account_may(kubernetes, made, job):
-    """What is a Job stays one when the cluster gets JobSets, or the account the right to them."""
+    """A Job stays a Job when the cluster gets JobSets, or the account the right to use JobSets."""
     kubernetes.has_job_sets = False
     first = made().submit(job(name="a"))
     kubernetes.has_job_sets = True

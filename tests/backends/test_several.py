@@ -1,4 +1,4 @@
-"""Several backends as one: each job goes where its rental says, and its checkpoints have to reach there."""
+"""Several backends as one: a job goes to the backend of its rental, and so do its checkpoints."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a job needs reaches a machine that has nothing, and what it leaves comes home, whole or not at all."""
+"""Staging brings a job's inputs to an empty machine, and its outputs home, whole or not at all."""
 
 import json
 import subprocess

@@ -62,7 +62,7 @@ def with_values_joined(words: list[str]) -> str:
 
 
 def errors_of(lines: list[list[str]], *, folder: Path) -> list[str]:
-    """The error by which gcloud's own parser refuses each command, "" for one that it takes.
+    """Returns the error with which gcloud's parser refuses each command, "" if it accepts the command.
 
     Skips where gcloud is not installed.
     """

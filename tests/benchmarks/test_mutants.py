@@ -1,4 +1,4 @@
-"""What the bench of mutants changes, and what it leaves alone."""
+"""The bench of mutants changes code that tests should notice, and leaves the rest alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a release before wrote is read as what it is called now, once a line of a table says so."""
+"""Records of an earlier release are read under today's names, once a line of a table says so."""
 
 from pathlib import Path
 from typing import Any

@@ -72,7 +72,7 @@ def test_the_next_call_removes_what_a_killed_one_left(folder: Path) -> None:
 
 
 def test_of_two_calls_at_once_none_loses_its_text(folder: Path) -> None:
-    """The other one ends meanwhile and takes this one's file for one that a killed call left."""
+    """The second call ends meanwhile, and takes the first call's file for a leftover of a killed call."""
     texts = []
 
     def write(file: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""A real Airflow for the tests: its own folder, its own database, its own port."""
+"""A real Airflow for the tests, with a folder, a database and a port of its own."""
 
 import json
 import shutil

@@ -125,7 +125,7 @@ class Standalone:
         return name
 
     def run_to_the_end(self, run: str, *, seconds: float = LIMIT_S) -> str:
-        """State in which the run ends; an error says in which states and tries its tasks were."""
+        """Returns the state in which a run ends; an error names the states and tries of the tasks."""
         path = f"/api/v2/dags/retrain/dagRuns/{run}"
         ended = ("success", "failed")
         try:

@@ -151,7 +151,7 @@ def running(folder: Path, *, home: Path, dags: Path) -> Iterator[House]:
 
 @dataclass
 class Run:
-    """A run of the DAG at its end, and what was seen of it before."""
+    """A run of the DAG at its end, and the states seen before."""
 
     house: House
     path: str

@@ -36,7 +36,7 @@ SECRETS = {
 
 @dataclass(frozen=True)
 class House:
-    """The servers of one night, and the database that both of them keep their records in."""
+    """The servers of a night, and the database in which both keep records."""
 
     airflow: Standalone
     mlflow: str

@@ -1,4 +1,4 @@
-"""A cell that its column cannot hold costs its row, not its day, and the text that came is kept."""
+"""A cell that does not fit its column costs a row, not the day, and its text is kept."""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What Data Docs say of days and of rows, and what it costs to judge many columns."""
+"""Data Docs show days and rows; judging many columns stays cheap."""
 
 import sys
 from datetime import date

@@ -46,7 +46,7 @@ TABLE = sa.Table(
 
 
 def put_in() -> list[dict[str, Any]]:
-    """Rows of all types, every fifth one with nulls; the last day has them alone where it may."""
+    """Returns rows of all types, every fifth with nulls; on the last day nullable columns are all null."""
     start = datetime(FIRST.year, FIRST.month, FIRST.day, tzinfo=UTC)
     rows = []
     for number in range(NUM_DAYS * PER_DAY):

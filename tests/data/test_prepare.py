@@ -1,4 +1,4 @@
-"""Samples by partition: which days are prepared again, what `past` may know, what is refused."""
+"""Samples by partition: the days that are prepared again, the limits of `past`, and refusals."""
 
 import json
 import shutil
@@ -284,7 +284,7 @@ def test_a_label_may_be_a_vector() -> None:
 
 @pytest.mark.parametrize(("size", "bad"), [(0, float("inf")), (0, -1e39), (2, [1.0, float("inf")])])
 def test_a_label_that_is_infinite_is_refused_before_any_training(size: int, bad: Any) -> None:
-    """Where a suite lets it through: one makes every loss NaN for as long as it is in the window."""
+    """A suite may let it through, and a single row makes every loss NaN while in the window."""
     table = Table(time="at", columns={"at": Time(), "answer": Float(size=size)}, label=Label("answer"))
     sound = [1.0, float("nan")] if size else 1.0  # NaN may be what an element's mask is
     rows = {"at": [datetime(2025, 1, 1)] * 3, "answer": [sound] * 3}

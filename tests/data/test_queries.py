@@ -126,7 +126,7 @@ def compiled_s(num_columns: int) -> float:
 
 @pytest.mark.slow
 def test_rules_take_no_square_of_the_columns() -> None:
-    """Eight times the columns: about 8 times the time where it grows with them, 64 times by their square."""
+    """Eight times the columns: 8 times the time if it grows linearly, 64 times if by the square."""
     assert compiled_s(1200) < 24 * compiled_s(150)
 
 

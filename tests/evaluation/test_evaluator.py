@@ -164,7 +164,7 @@ def test_scores_that_are_not_finite_leave_no_mean_behind(folder: Path) -> None:
 
 
 def payments(held_out: Callable[[np.ndarray], Any]) -> Evaluation:
-    """Evaluate a model of payments, whose held-out labels become what `held_out` makes of them."""
+    """Evaluates a model of payments, with held-out labels as changed by `held_out`."""
     at = datetime(2025, 1, 11, tzinfo=UTC)
     records.write(
         minimal_night(at, day=DAY),

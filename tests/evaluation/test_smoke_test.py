@@ -188,7 +188,7 @@ def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(home: P
 
 @pytest.mark.slow
 def test_a_request_is_judged_without_the_time_in_which_others_had_the_cpu() -> None:
-    """On one core that three loops share with it; sleep of its own counts."""
+    """The request shares one core with three loops; its own sleep counts."""
 
     def burn() -> None:
         until = time.process_time() + 0.2

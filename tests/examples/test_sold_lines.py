@@ -1,4 +1,4 @@
-"""The shop's cleaning rules against simple ones, and its arrays against their contract."""
+"""The shop's cleaning rules equal simple rules, and the shop's arrays keep to the contract."""
 
 import json
 import random

@@ -176,7 +176,7 @@ def test_a_dropped_metric_fails() -> None:
 
 
 def test_scores_that_are_not_finite_are_said_to_be_so() -> None:
-    """The mean of such scores is left out of the metrics, and `score` is one of these."""
+    """A mean that is not finite, here `score`, is left out of the metrics."""
     verdict = without_score(np.where(np.arange(NUM_SAMPLES) < 7, np.nan, BASE), num_not_finite=7.0)
     assert verdict.action == "reject"
     assert verdict.reason.startswith("refresh: 7 scores of this night's models are not finite")

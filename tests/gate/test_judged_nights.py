@@ -75,7 +75,7 @@ def test_a_changed_recipe_that_is_better_every_night_serves_after_a_week(
 
 
 def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tuple[Any, ...], Params]:
-    """A night after one that promoted, what `gate` reads of it, and params of another recipe."""
+    """Returns a night after a promotion, the records that `gate` reads, and params of another recipe."""
     release(0, 1.0)
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))

@@ -49,14 +49,14 @@ TESTED = UnderTest(recipe="b", against="a", arms=("challenger", "champion"))
 
 
 def proof_on(number: int, past: list[Entry], scores: Columns, **options: object) -> Proof:
-    """What night `number` proves, with these entries before it, newest first."""
+    """Returns the proof of night `number` after these entries, newest first."""
     day = FIRST + timedelta(days=number)
     evaluation = replace(make_evaluation("m"), **{"days": (day,), **options})
     return proof_of(past, TESTED, scores, evaluation, GateParams(), day=day, changed=True, held_since=None)
 
 
 def proof(means: list[float]) -> Proof:
-    """What these nights prove, the last one tonight's."""
+    """Returns the proof of these nights, the last of which is tonight."""
     past = [entry(test_of(number, mean)) for number, mean in enumerate(means[:-1])][::-1]
     spread = np.tile([-0.1, 0.1], 100)
     return proof_on(len(means) - 1, past, {"challenger": means[-1] + spread, "champion": 0 * spread})

@@ -1,4 +1,4 @@
-"""When a refit is due, and which outputs of it are too far from what was judged."""
+"""When a refit is due, and how far its outputs may be from the judged version's."""
 
 from dataclasses import replace
 from pathlib import Path

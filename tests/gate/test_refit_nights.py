@@ -110,7 +110,7 @@ def faults(commits: Any) -> list[str]:
 def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_version_of_its_own(
     judged: Callable[..., Verdict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed once it is registered, and called again: one version, one job."""
+    """A refit killed after its registration, and called again, makes a single version by a single job."""
     verdict = judged()
     assert verdict.action == "promote"
     with monkeypatch.context() as patch:
@@ -167,7 +167,7 @@ def killed(*args: object, **given: object) -> None:
 
 
 def kill_once(home: Path, is_time: Callable[[], bool]) -> None:
-    """Begin a refit in a fork, and SIGKILL it and its job as soon as it is time."""
+    """Begins a refit in a fork, and sends SIGKILL to the fork and its job at the chosen moment."""
     pid, until = os.fork(), time.monotonic() + 300
     if not pid:
         try:

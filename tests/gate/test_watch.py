@@ -40,7 +40,7 @@ def chain(**differences: float) -> Chain:
 def watched(
     *days: Chain, promoted: Chain | None = None, when_spent: str = "cold", alpha: float = 0.05
 ) -> Watch:
-    """What is said of a champion after these days, newest first, since the night that promoted it."""
+    """Returns the watch of a champion after these days, newest first, since the night of its promotion."""
     past = [entry(9 - number, one) for number, one in enumerate(days)]
     past.append(entry(0, promoted or chain(step=0.0, challenger=0.0), champion=3, release=SERVING))
     return compare(SERVING, past, GateParams(when_spent=when_spent, alpha=alpha))

@@ -316,7 +316,7 @@ class Cloud(Backend):
             raise Gone
 
     def step_s(self, live: Live, batch_size: int) -> float:
-        """What a step takes on those machines, where batches of other sizes take what the plan says."""
+        """Returns the seconds of a step on the job's machine; other batch sizes take as long as planned."""
         machine, plan = live.job.rental.machine, self.plan
         placements = [
             placement for placement in (*plan.fallbacks, *plan.cheaper) if placement.rental.machine == machine

@@ -1,4 +1,4 @@
-"""What comes back: the model of the job, or past the deadline that of its newest good checkpoint."""
+"""The collector brings back a job's model, or past the deadline the model of its newest good checkpoint."""
 
 import json
 from pathlib import Path

@@ -37,7 +37,7 @@ def test_machines_are_paid_for_from_the_last_look_at_the_queue_until_they_are_se
 
 
 class Billed(ScriptedBackend):
-    """One that tells what jobs cost, if it can."""
+    """A backend that bills jobs, unless `bill` is None."""
 
     bill: float | None = None
 

@@ -1,4 +1,4 @@
-"""Two hosts with one home: never two live jobs of a night for longer than one look, wherever they are."""
+"""Two hosts with one home: a night never has two live jobs for longer than one look."""
 
 from contextlib import chdir
 from dataclasses import replace
@@ -26,7 +26,7 @@ class Hosts:
         self.folder, self.cloud = folder, cloud
 
     def look(self, host: str) -> str:
-        """One call of the launcher of a host; returns what it says."""
+        """Calls the launcher of a host once, and returns its message."""
         (self.folder / host / launcher.JOBS).mkdir(parents=True, exist_ok=True)
         with chdir(self.folder / host), pytest.raises(NotYet) as refusal:
             launcher.look_after(

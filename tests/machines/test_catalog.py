@@ -1,4 +1,4 @@
-"""Every price is one that could be paid, and every machine is what VERTEX calls it."""
+"""Every price could be paid, and every machine has the name that Vertex AI uses."""
 
 from dataclasses import replace
 from datetime import date

@@ -1,4 +1,4 @@
-"""The stage plans by the newest prices, tells the task log what it weighed, and `--explain` shows it."""
+"""The stage plans by the newest prices; the task log and `--explain` show the options that were weighed."""
 
 import json
 import logging

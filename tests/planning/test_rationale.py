@@ -1,4 +1,4 @@
-"""A plan says in the terminal what was weighed, why not the rest, and what it consists of."""
+"""A plan shows in the terminal the options weighed, the reasons against each, and its parts."""
 
 from dataclasses import replace
 

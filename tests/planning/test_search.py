@@ -1,4 +1,4 @@
-"""The search finds what looking at every candidate finds, and what it asks to relax is the least."""
+"""The search finds the same as looking at every candidate, and asks to relax the least."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What loading takes on a machine follows its memory, where arrays may stay, and its disk."""
+"""The time to load on a machine follows the memory, where arrays may stay, and the disk."""
 
 from dataclasses import replace
 from datetime import date

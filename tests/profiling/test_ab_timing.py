@@ -60,7 +60,7 @@ class _Drawn:
 
 
 class Drawn(SmallJob):
-    """A job whose samples are read one by one."""
+    """A job that reads its samples singly."""
 
     def __init__(self, **costs: float) -> None:
         super().__init__(num_samples=64)

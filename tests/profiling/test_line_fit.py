@@ -1,4 +1,4 @@
-"""A line through noisy measurements is the line that made them, whatever one of them does."""
+"""A line through noisy measurements is the true line, even with one wild measurement."""
 
 import random
 

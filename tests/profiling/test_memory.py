@@ -79,7 +79,7 @@ def test_a_workload_that_cannot_be_sent_is_told_in_one_sentence(tmp_path):
 
 
 class Sentences(torch.utils.data.Dataset):
-    """Samples of one number and one, in the middle, of very many; a batch is as wide as its widest."""
+    """Samples of a single number, but for a very long sample in the middle, which sets its batch's width."""
 
     def __len__(self) -> int:
         return 64

@@ -95,7 +95,7 @@ def of_one_worker() -> dict[str, Any]:
 
 
 def limited(work: Callable[[], dict[str, Any]], *, room_bytes: int) -> dict[str, Any]:
-    """What comes of it in a process that may take so much more memory than it begins with."""
+    """Returns the result of `work` in a process that may take `room_bytes` more memory."""
     spawn = get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_limited, args=(there, work, room_bytes))

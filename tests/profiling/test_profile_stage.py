@@ -1,4 +1,4 @@
-"""A profile stands as long as nothing that it rests on has changed, and says from which night it is."""
+"""A profile stands until an input of the measurement changes, and names its night."""
 
 import importlib
 import json

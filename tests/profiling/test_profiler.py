@@ -1,4 +1,4 @@
-"""What is measured is the job itself, and what is wrong with a job is said in one sentence."""
+"""The profiler measures the job itself, and says what is wrong with a job in one sentence."""
 
 import time
 from datetime import date

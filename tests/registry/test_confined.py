@@ -63,7 +63,7 @@ Path("/proc/sys/user/max_user_namespaces").write_text("0")
 def test_code_of_a_version_sees_no_secret_of_its_parent_and_reaches_no_network(
     before: str, tmp_path: Path
 ) -> None:
-    """Neither in variables nor in files; its own are there, and it may write to its own folder."""
+    """No secret is in variables or files; the code has its own variables, and writes to its own folder."""
     script, scratch, home = tmp_path / "script.py", tmp_path / "scratch", tmp_path / "home"
     script.write_text(SCRIPT)
     for folder in (scratch, home):

@@ -1,4 +1,4 @@
-"""Versions in a real MLflow: what they hold, and that a kill makes no second one."""
+"""Versions in a real MLflow are complete, and a kill makes no second version."""
 
 import itertools
 import json

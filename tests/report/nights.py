@@ -46,7 +46,7 @@ def line(fixed: float, per_sample: float) -> Line:
 
 
 def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "promote") -> Entry:
-    """A night that came to its end; version `number` challenges the one before it."""
+    """Returns a night that ended; version `number` challenges the version before."""
     started = START + timedelta(days=(day - date(2011, 11, 8)).days)
     champion = number - 1
     promoted = action == "promote"

@@ -1,4 +1,4 @@
-"""Which rows failed which rule in a night, from its folder, from DVC's cache, or the counts alone."""
+"""Lists the rows that failed a rule in a night, from its folder or DVC's cache, or else only counts."""
 
 import json
 import shutil

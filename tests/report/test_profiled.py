@@ -1,4 +1,4 @@
-"""A profile's pictures show its figures, and are left out where it does not have them."""
+"""The charts of a profile show its figures; a chart without figures is left out."""
 
 from dataclasses import replace
 

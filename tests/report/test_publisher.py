@@ -1,4 +1,4 @@
-"""What is shown of a decision comes after it: where that fails, nothing else does, and it is tried again."""
+"""A decision is shown after it was made; showing may fail alone, and is tried again."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -30,7 +30,7 @@ def make_home(folder: Path, patch: pytest.MonkeyPatch) -> Path:
 
 
 def release_of(number: int) -> Release:
-    """Version `number` in place of the one before it, made by the night of that number."""
+    """Returns the release of version `number` in place of the version before, by the night of that number."""
     night = f"{FIRST + timedelta(days=number):%Y-%m-%d}"
     return Release(version=number, replaced=number - 1, night=night)
 

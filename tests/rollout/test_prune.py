@@ -1,4 +1,4 @@
-"""What is kept of any ledger, and what is deleted of a real one: git, DVC's cache and MLflow's artifacts."""
+"""`prune` keeps what any ledger needs, and deletes the rest from git, DVC's cache and MLflow's artifacts."""
 
 import hashlib
 import json
@@ -97,7 +97,7 @@ def cached() -> set[str]:
 
 
 def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, data: str = "") -> None:
-    """A night of then that registered a version, and promoted it; its folder has a file of its own."""
+    """Closes a night of `days_ago` that promoted `version`, if given, and keeps a file in its folder."""
     then = datetime.now(UTC) - timedelta(days=days_ago)
     name, tip = f"{then:%Y-%m-%d}", branch.ledger_tip(Home.here())
     serving = ledger.champion_at(Home.here(), tip) if tip else None

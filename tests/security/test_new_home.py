@@ -22,7 +22,7 @@ NAMES = [
 
 
 def rows(path: Path, label: str, *, binary: bool) -> survey.Options:
-    """Writes rows with such columns, and returns what `init` is told of them."""
+    """Writes rows with hostile column names, and returns the options for `init`."""
     num = 200
     columns = {
         "time": [datetime(2025, 1, 1 + number // 10) for number in range(num)],
@@ -34,7 +34,7 @@ def rows(path: Path, label: str, *, binary: bool) -> survey.Options:
 
 
 def expect_harmless(house: Path, label: str) -> None:
-    """Imports the module of a home, which has to have the columns by their names and run none of them."""
+    """Imports the module of a home; the columns have their names, and no name is run as code."""
     made = runpy.run_path(str(house / "house.py"))["House"]
     assert made.table.label.column == label
     assert set(made.table.columns) == {"time", label, f"{label}, too"}

@@ -36,7 +36,7 @@ def held(router: Running, number: int, sent: bytes = HALF, *, source: str = ELSE
 
 
 def answer_of(connection: socket.socket) -> tuple[int, str]:
-    """Status and body of what the router says before it closes; 0 where it closes without a word."""
+    """Returns status and body of the router's answer before it closes; status 0 if it closes silently."""
     said = b""
     with contextlib.suppress(ConnectionError):
         while more := connection.recv(65_536):

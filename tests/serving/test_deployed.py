@@ -1,4 +1,4 @@
-"""A version on an endpoint that draws by itself: what counts for whom, and what its instances answer."""
+"""A version on an endpoint that draws the arms itself: which exposures count, how its instances answer."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""A new mean lies within what earlier ones lead one to expect as often as is said."""
+"""A new mean lies in the interval expected from earlier means as often as the interval promises."""
 
 import numpy as np
 import pytest

@@ -31,7 +31,7 @@ def digest_of(number: int, kind: str) -> str:
 
 
 def records_of(number: int, *, code: str, previous: str, serving: Release | None) -> Iterator[Record]:
-    """What a night leaves behind; every second one promotes its version, numbered from 1."""
+    """Yields the records of a night; every second night promotes its version, numbered from 1."""
     day = FIRST + timedelta(days=number)
     started = datetime(day.year, day.month, day.day, 22, tzinfo=UTC)
     yield Night(

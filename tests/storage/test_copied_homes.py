@@ -24,7 +24,7 @@ NIGHT = "2026-11-24"
 
 @pytest.fixture
 def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home that has a night's folder and its version; what runs in a folder finds its home by git."""
+    """A home with a night's folder and version; a stage in a folder finds the home by git."""
     monkeypatch.delenv("DAYBREAK_HOME")
     monkeypatch.delenv("MLFLOW_ARTIFACTS_DESTINATION", raising=False)
     (repository / ".dvc").mkdir(exist_ok=True)

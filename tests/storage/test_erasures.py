@@ -1,4 +1,4 @@
-"""What was erased is known by the ledger alone: none is forged beside it, and its loss is noticed."""
+"""Only the ledger says what was erased: no entry beside it counts, and a lost entry is noticed."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def as_line(erasure: Erasure) -> str:
 
 
 def versions(folder: Path) -> tuple[Release, str]:
-    """Lays out a version as MLflow has it, whose code is not that of the ledger; returns both digests."""
+    """Lays out a version as in MLflow, with other code than the ledger names; returns both digests."""
     model = folder / "artifacts" / "model" / "model.json"
     model.parent.mkdir(parents=True)
     model.write_text("{}")

@@ -1,4 +1,4 @@
-"""What the ledger names is on the disk before it is named, on a disk that loses what was not synced."""
+"""Files are on the disk before the ledger names them, also on a disk that loses what was not synced."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Which files a workload is made of: found by their imports, and none of them run."""
+"""The files of a workload are found by imports, and no file is run."""
 
 import subprocess
 import sys

@@ -31,7 +31,7 @@ FIRST = date(2025, 1, 10)
 
 
 def make_arrays(folder: Path, day: date, *, num_days: int = 1) -> None:
-    """Samples whose best weight is 1; `day` is held out, and those before it, with as many samples each."""
+    """Writes samples with a best weight of 1, equally many on each held-out day until `day`."""
     rng = np.random.default_rng(day.toordinal())
     folder.mkdir(parents=True, exist_ok=True)
     x = rng.random(NUM_SAMPLES, dtype=np.float32)

@@ -116,7 +116,7 @@ def resized(folder: Path, sizes: tuple[int, ...]) -> float:
 
 
 def moved(folder: Path) -> bool:
-    """Whether a job whose machine is lost with its disk goes on from a copy, and ends as one left alone."""
+    """Returns whether a job that lost machine and disk goes on from a copy, and ends as if undisturbed."""
     due, job = alone(folder / "alone", 1), Job(folder / "moved", seen=Seen(), copied=True)
     job.start(1, once_copied)
     shutil.rmtree(job.checkpoints)

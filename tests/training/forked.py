@@ -1,4 +1,4 @@
-"""A job whose workers are forked: processes of their own that do what a worker does under torchrun.
+"""A job with forked workers: processes that work as under torchrun.
 
 Their parent has imported torch, which takes 3 s. What a start of the workers did is held against their log,
 and against the folder as it is read here: by hashes, and by nothing of theirs.
@@ -134,7 +134,7 @@ class Job:
         self.due, self._before = newest_good(self.checkpoints), None
 
     def _judge(self, start: Start) -> None:
-        """Hold where a start went on from against what was there, and what the one before had done."""
+        """Compares the position at a start with the checkpoints, and with the progress before the start."""
         if not start.went_on:
             return  # it did not come as far, so it lost nothing
         position, before = start.went_on[1], self._before
@@ -170,7 +170,7 @@ class Job:
 
 
 def work(folder: Path, log: Path) -> int:
-    """What a worker does, its log and its last words in the folder."""
+    """Runs a worker as torchrun would, with its log and last words in the folder."""
     from daybreak.training import worker
 
     output = os.open(log.with_name("output.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)

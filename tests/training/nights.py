@@ -97,7 +97,7 @@ def recipe_of(night: Night, dataset: Dataset, plan: Plan, champion: Champion | N
 
 
 def start_s() -> float:
-    """Time in which a process of a job has its imports, in seconds, on a machine as busy as it is now."""
+    """Returns the seconds in which a process of a job imports its modules, on a machine as busy as now."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import daybreak.training.worker"], cwd=ROOT, check=True)
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Workers killed at any instant, half of them while they save: nothing is lost but what must be.
+"""Workers are killed at any instant, half of the kills during a save, and lose no more than they must.
 
 The benchmark `chaos` does the same with more kills.
 """

@@ -15,7 +15,7 @@ from tests.fakes import AtOnce
 
 
 class Held(Executor):
-    """Begins what it is given when it is let go."""
+    """Calls submitted functions only when they are released."""
 
     def __init__(self) -> None:
         self.let_go = threading.Event()

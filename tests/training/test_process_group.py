@@ -1,4 +1,4 @@
-"""Workers on unlike devices form one group over what joins all of them."""
+"""Workers on unlike devices form one group over the backend that all devices share."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

@@ -16,7 +16,7 @@ N = 97
 
 
 class World:
-    """A job on workers that come and go: its position, and what its checkpoint holds."""
+    """A job on workers that come and go: its position, and the content of a checkpoint."""
 
     def __init__(self, *, num_samples: int, first_sample: int = 0, block: int = 1, seed: int = 5) -> None:
         self.seed, self.num_samples, self.first, self.block = seed, num_samples, first_sample, block

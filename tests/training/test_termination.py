@@ -45,7 +45,7 @@ def heard(termination: Termination) -> None:
 
 
 def test_it_is_kept_when_another_thread_takes_it():
-    """Threads that began earlier do not block the signal: the system gives it to one of them."""
+    """Threads that began earlier do not block the signal, so that the system may pick such a thread."""
     termination = Termination()
     termination.listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -1,4 +1,4 @@
-"""On a TPU a model learns what it learns elsewhere. Needs torch_xla, and the torch that it was built for.
+"""On a TPU a model learns as on any device. Needs torch_xla, and the torch that torch_xla was built for.
 
 Where there is none, the processor plays the four chips of one machine.
 """

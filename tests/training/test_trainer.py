@@ -114,7 +114,7 @@ def killed(run: Run, after: float) -> None:
 )
 @settings(max_examples=12, deadline=None)
 def test_each_sample_once_per_epoch_on_changing_worlds_and_batches(phases, batch_size, save_every):
-    """What all workers kept adds up, and the ledger proves it; what a kill lost is in neither."""
+    """The samples that workers kept add up, as the audit proves; samples lost by a kill count in neither."""
     made = recipe(batch_size=batch_size)
     with TemporaryDirectory() as folder:
         for world_size, updates, end in phases:

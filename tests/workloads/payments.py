@@ -80,7 +80,7 @@ class Payments(TableWorkload):
 
 
 class PastPayments(Payments):
-    """Knows what an account paid in the days before, and its frauds as far as they are known.
+    """Knows an account's payments in the days before, and its frauds that are known by then.
 
     It fails on the code `fails`, and is late for the code `late`.
     """

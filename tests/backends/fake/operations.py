@@ -16,7 +16,7 @@ RPC_CODES = {400: 3, 403: 7, 404: 5, 409: 6, 429: 8, 500: 13, 503: 14}
 
 @dataclass
 class Work:
-    """One operation. `finish` makes what was asked for and returns it, or None while that takes longer."""
+    """An operation. `finish` makes the object asked for and returns it, or None while it takes longer."""
 
     name: str
     finish: Callable[[], Message | None]

@@ -28,7 +28,7 @@ PREEMPTIONS, CRASHES, WORKER_RESTARTS, JOB_RESTARTS = 6, 3, 5, 3  # restarts tha
 
 
 class Running:
-    """One custom job: its message, and its replicas as processes."""
+    """A custom job: the message, and the replicas as processes."""
 
     def __init__(self, job: CustomJob, service: "Jobs") -> None:
         self.job, self.service = job, service

@@ -11,7 +11,7 @@ A, TAU1, TAU2, B = 0.414, 0.9, 0.76, 24.0  # Kadupitiya et al., HPDC'20; hours
 
 
 def published_share_gone(hours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """F(t) of the paper, of machines that none outlives by the age at which it is one."""
+    """Returns F(t) of the paper, the share of machines lost by this age; at the last age all are."""
     hours = np.asarray(hours)
     return np.clip(A * (1 - np.exp(-hours / TAU1) + np.exp(np.minimum((hours - B) / TAU2, 50))), 0.0, 1.0)
 

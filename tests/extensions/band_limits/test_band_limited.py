@@ -1,4 +1,4 @@
-"""The band-limited convolution: its gradient, its memory, and a model that is trained and served with it."""
+"""The band-limited convolution: its gradient and memory, and a model that trains and serves with it."""
 
 from pathlib import Path
 from typing import Any

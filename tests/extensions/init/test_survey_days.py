@@ -1,4 +1,4 @@
-"""What a history's days say: which are far, which columns follow the calendar, how many days are held out."""
+"""What `init` reads from the days of a history: far days, columns that follow the calendar, held-out days."""
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta

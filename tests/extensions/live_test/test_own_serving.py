@@ -216,7 +216,7 @@ def test_moves_begin_with_the_traffic_as_it_stood(log: Log) -> None:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
-    """A file of these rows, by its suffix; its URL."""
+    """Writes rows to a file of the type of its suffix, and returns the file's URL."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     elif path.suffix == ".jsonl":

@@ -79,7 +79,7 @@ def team(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> Team:
 
 
 def night_of(home: Path, *, file: Path | None = None) -> Night:
-    """A night on its way to the gate, whose users are judged by what the team reports."""
+    """A night before the gate, with users judged by the team's own reports."""
     plug = f', observations: {{use: "daybreak:Files", url: "{file}"}}' if file else ""
     return begin(home, 1, text=TEXT.replace("OWN", plug))
 

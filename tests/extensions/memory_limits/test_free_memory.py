@@ -1,4 +1,4 @@
-"""What a process may still take is what the tightest of its groups leaves, or the machine."""
+"""The memory that a process may still take is the least that its cgroups and the machine leave."""
 
 import pytest
 

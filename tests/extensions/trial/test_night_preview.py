@@ -1,4 +1,4 @@
-"""What a night would refuse of a day, and what its gate could not judge by, before any night has run."""
+"""`try` names, before any night, the rows that a night would refuse and labels that judge nothing."""
 
 from datetime import date
 

@@ -38,7 +38,7 @@ def arguments(service: Any, folder: Path, **changes: Any) -> dict[str, Any]:
 def target(
     service: Any, folder: Path, client: MlflowClient, kept: Log | None = None, **changes: Any
 ) -> OnVertex:
-    """A new one, as each call of a stage makes it: nothing is known but what is written down."""
+    """Makes a target anew, as each call of a stage does: it knows only what is written down."""
     return Endpoint(**arguments(service, folder, **changes)).target(Home.here(), client, MODEL, kept)
 
 

@@ -26,7 +26,7 @@ PRINTS = Path(f"/dev/shm/toy-prints-{os.getppid()}")  # bytes that are no text, 
 
 
 class Samples:
-    """One sample is a pair (x, y); where `test_day.npy` names their days, those of the held-out days."""
+    """The samples of a split, pairs (x, y); of `test_day.npy` only those on tonight's held-out days."""
 
     def __init__(self, folder: Path, split: str) -> None:
         split = "test" if split == "serve" else split
