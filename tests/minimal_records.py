@@ -55,6 +55,23 @@ def minimal_training(**fields: Any) -> Training:
     )
 
 
+def promotion(*, champion: int, challenger: int, **fields: Any) -> Verdict:
+    """Returns the verdict that promotes the challenger in place of the champion."""
+    return Verdict(
+        **{
+            "action": "promote",
+            "champion": champion,
+            "challenger": challenger,
+            "effect": 0.1,
+            "low": 0.0,
+            "high": 0.2,
+            "num_samples": 10,
+            "reason": "better",
+            **fields,
+        }
+    )
+
+
 def answer_to(verdict: Verdict, **fields: Any) -> Approval:
     """Returns a person's approval of a verdict, unless the fields say otherwise."""
     return Approval(

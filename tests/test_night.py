@@ -30,6 +30,7 @@ from daybreak.rollout import night_events
 from daybreak.storage import branch, checkout, dvc_cache, ledger
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend, TwoDays
+from tests.minimal_records import promotion
 
 
 def opened(home: Path, **options: object) -> Night:
@@ -46,16 +47,7 @@ def promoted(version: int, night: Night) -> None:
 def decided(version: int, night: Night) -> Release:
     """Writes the verdict that promotes a version, and returns the release that `promote` would write."""
     records.write(
-        Verdict(
-            action="promote",
-            champion=version - 1,
-            challenger=version,
-            effect=0.1,
-            low=0.0,
-            high=0.2,
-            num_samples=10,
-            reason="better",
-        ),
+        promotion(champion=version - 1, challenger=version),
         records.RUN,
     )
     return Release(version=version, replaced=version - 1, model_digest="", night=night.id)

@@ -12,7 +12,7 @@ import pytest
 
 from daybreak.contract import params, records
 from daybreak.contract.record_parts import Check
-from daybreak.contract.record_types import Champion, Evaluation, Night, Verdict, Version
+from daybreak.contract.record_types import Champion, Evaluation, Night, Version
 from daybreak.contract.sections import ReleaseParams, SmokeTestParams
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_process import unhindered_s
@@ -22,6 +22,7 @@ from daybreak.registry import approval
 from daybreak.registry.weights import MODEL
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
+from tests.minimal_records import promotion
 from tests.toy.nights import make_night
 from tests.toy.stages import judge_night
 
@@ -29,9 +30,7 @@ from tests.toy.stages import judge_night
 pytestmark = [pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
 ASKED = SmokeTestParams(max_p99_s=60, max_start_s=300)
-PROMOTED = Verdict(
-    action="promote", champion=1, challenger=2, effect=0.1, low=0.0, high=0.2, num_samples=9, reason="better"
-)
+PROMOTED = promotion(champion=1, challenger=2)
 
 
 def named(checks: tuple[Check, ...]) -> dict[str, Check]:

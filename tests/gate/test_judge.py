@@ -23,6 +23,7 @@ from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
 from daybreak.statistics.unpaired import effect
 from daybreak.storage.home import Home
+from tests.minimal_records import promotion
 from tests.toy.nights import NUM_SAMPLES, make_evaluation, make_version
 
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
@@ -412,14 +413,7 @@ def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, 
     assert ("not fit to serve: loads: there are no scores of the trainer" in verdict.reason) is asked
 
 
-PROMOTED = Verdict(
-    action="promote",
-    champion=3,
-    challenger=4,
-    num_samples=9,
-    reason="better",
-    approve_until=datetime(2025, 1, 1, tzinfo=UTC),
-)
+PROMOTED = promotion(champion=3, challenger=4, approve_until=datetime(2025, 1, 1, tzinfo=UTC))
 BROKEN, SLOW = Check(name="parity", ok=False, text="0.1 apart"), Check(name="start", ok=False, text="200 s")
 
 

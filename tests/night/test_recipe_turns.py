@@ -16,6 +16,7 @@ from daybreak.contract.sections import Params
 from daybreak.registry import lineage
 from daybreak.storage import checkout, ledger
 from daybreak.storage.home import Home
+from tests.minimal_records import promotion
 
 FIRST = date(2025, 1, 2)
 WORKLOAD = "daybreak.examples.shop.regression:Regression"  # of few files, none of which is run
@@ -50,7 +51,7 @@ def under_test(repository: Path, commit: Callable[[str], str]) -> Callable[..., 
         night = opened(repository, 0)
         made_by = {"recipe": champions or recipe_of(Home.here().params)}
         release = Release(version=1, replaced=0, night=night.id, lineage=made_by)
-        closed(night, Verdict(action="promote", champion=0, challenger=1, reason="better"), release)
+        closed(night, promotion(champion=0, challenger=1), release)
         os.chdir(repository)
         path.write_text(f"{path.read_text()}train: {{epochs: 9}}\n")
         commit("An edit")

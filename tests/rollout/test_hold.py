@@ -19,7 +19,7 @@ from daybreak.rollout import hold, promote, rollback
 from daybreak.rollout.hold import InForce
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
-from tests.minimal_records import minimal_night
+from tests.minimal_records import minimal_night, promotion
 from tests.toy.nights import FIRST, PARAMS, make_evaluation, make_night
 from tests.toy.stages import judge_night
 
@@ -158,17 +158,7 @@ def test_a_recipe_that_was_declared_the_same_is_held_too(taken_back: Params) -> 
 
 
 def test_a_rejection_with_a_reason_holds_the_recipe_and_one_without_does_not() -> None:
-    verdict = Verdict(
-        action="promote",
-        champion=1,
-        challenger=3,
-        effect=0.1,
-        low=0.0,
-        high=0.2,
-        num_samples=9,
-        reason="better",
-        recipe="r",
-    )
+    verdict = promotion(champion=1, challenger=3, recipe="r")
 
     def left_by(**said: Any) -> Hold | None:
         answer = Approval(
@@ -206,9 +196,7 @@ def test_only_a_proof_by_scores_of_later_days_alone_ends_it(
         reason=WHY,
         at=datetime(2025, 1, 12, tzinfo=UTC),
     )
-    verdict = Verdict(
-        action="promote", champion=1, challenger=3, effect=0.1, low=low, high=0.2, num_samples=9, reason="ok"
-    )
+    verdict = promotion(champion=1, challenger=3, low=low)
     night = minimal_night(made.at, day=FIRST)
     evaluation: Evaluation = replace(make_evaluation("m"), days=tuple(date(2025, 1, day) for day in days))
 

@@ -10,7 +10,7 @@ from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
 from daybreak.contract.record_types import Approval, Champion, Verdict, Version
 from daybreak.rollout.promote import promote
 from daybreak.storage.home import Home
-from tests.minimal_records import minimal_night
+from tests.minimal_records import minimal_night, promotion
 
 NOW = datetime.now(UTC)
 PARAMS = params.check(
@@ -19,16 +19,7 @@ PARAMS = params.check(
 NIGHT = minimal_night(NOW, id="2025-01-10", trigger="schedule", code_commit="c")
 VERSION = Version(name="daybreak", number=4, night=NIGHT.id, data_digest="d", model_digest="m", run_id="r")
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
-VERDICT = Verdict(
-    action="promote",
-    champion=3,
-    challenger=4,
-    effect=0.1,
-    low=0.05,
-    high=0.15,
-    num_samples=90,
-    reason="proven better",
-)
+VERDICT = promotion(champion=3, challenger=4)
 ANSWER = Approval(
     champion=3, challenger=4, action="promote", approved=True, by="a person", answered_at=NOW, reason="fine"
 )

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from daybreak.contract import params, records
-from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training, Verdict, Version
+from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training, Version
 from daybreak.registry import register
 from daybreak.rollout import promote
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
+from tests.minimal_records import promotion
 from tests.toy.nights import make_evaluation, make_night
 
 
@@ -51,16 +52,7 @@ def add_version(
         records.write(version, records.RUN)
         if promoted:
             before = champion.version if champion else 0
-            verdict = Verdict(
-                action="promote",
-                champion=before,
-                challenger=version.number,
-                effect=0.1,
-                low=0.05,
-                high=0.15,
-                num_samples=100,
-                reason="better",
-            )
+            verdict = promotion(champion=before, challenger=version.number)
             for record in (evaluation, verdict):
                 records.write(record, records.RUN)
             promote.promote(

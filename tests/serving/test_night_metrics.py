@@ -23,7 +23,7 @@ from daybreak.extensions.router.prometheus import Together
 from daybreak.rollout import night_events
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.minimal_records import minimal_training
+from tests.minimal_records import minimal_training, promotion
 from tests.serving.running import Running, until
 from tests.toy.nights import make_night
 
@@ -45,7 +45,7 @@ def close(home: Path, day: int, *, failed: str = "") -> str:
     if failed:
         (records.RUN / f"{failed}.error").write_text("no room\n")
     else:
-        records.write(Verdict(action="promote", champion=0, challenger=1, reason="better"), records.RUN)
+        records.write(promotion(champion=0, challenger=1), records.RUN)
         records.write(
             minimal_training(num_samples=8, elapsed_s=60, cost_usd=3.5),
             records.RUN,
@@ -90,13 +90,7 @@ def late_night(home: Path) -> Iterator[None]:
     folder, now = make_night(home, 9, weight=1.0), datetime.now(UTC)
     night = records.read(Night, folder / records.RUN)
     late = replace(night, started_at=now - timedelta(hours=3), decide_until=now - timedelta(hours=1))
-    asked = Verdict(
-        action="promote",
-        champion=2,
-        challenger=3,
-        reason="better",
-        approve_until=now + timedelta(hours=1),
-    )
+    asked = promotion(champion=2, challenger=3, approve_until=now + timedelta(hours=1))
     for record in (late, asked):
         records.write(record, folder / records.RUN)
     yield

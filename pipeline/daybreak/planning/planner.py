@@ -20,7 +20,7 @@ from daybreak.contract.record_parts import Portion
 from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Profile
 from daybreak.planning import fallback
 from daybreak.planning.batch_growth import sizes
-from daybreak.planning.candidates import TrainingTask, way_of
+from daybreak.planning.candidates import way_of
 from daybreak.planning.considered import basis, options, portions
 from daybreak.planning.infeasible import (
     epochs_that_help,
@@ -151,14 +151,7 @@ def _planned(problem: Problem, tonight: Course, *, shorten: bool = True) -> Plan
     if weighed.choice is None:
         relaxation = relax(weighed.offered, limits=weighed.limits)
         raise PlanError(infeasible(problem.night, tonight, weighed.window, relaxation, epochs))
-    choice, explore_usd = _explored(
-        weighed.choice,
-        weighed.offered,
-        weighed.limits,
-        space.params,
-        job=space.job,
-        left_usd=problem.left_usd,
-    )
+    choice, explore_usd = _explored(weighed, weighed.choice, space, left_usd=problem.left_usd)
     made = replace(_written(problem, space, weighed, choice), explore_usd=explore_usd)
     for on_spot in hooks.functions("on_spot") if made.rental.is_spot else ():
         made = on_spot(
@@ -241,18 +234,14 @@ def _shortened(space: SearchSpace, weighed: _Search, epochs: float | None, param
 
 
 def _explored(
-    choice: PlanChoice,
-    offered: Sequence[Candidate],
-    limits: PlanLimits,
-    params: "PlanParams",
-    *,
-    job: TrainingTask,
-    left_usd: float,
+    weighed: _Search, choice: PlanChoice, space: SearchSpace, *, left_usd: float
 ) -> tuple[PlanChoice, float]:
     """Returns the choice with the way for tonight as its best, and the extra dollars of exploring."""
     more_usd = 0.0
     for explored in hooks.functions("choice") if left_usd > 0 else ():
-        choice, more_usd = explored(choice, offered, limits, params, job=job, left_usd=left_usd)
+        choice, more_usd = explored(
+            choice, weighed.offered, weighed.limits, space.params, job=space.job, left_usd=left_usd
+        )
     return choice, more_usd
 
 

@@ -42,6 +42,9 @@ class Gain:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LearningCurve:

@@ -126,6 +126,6 @@ def _why(curve: LearningCurve, gains: Mapping[float, Gain]) -> str:
 
 def _adds(curve: LearningCurve, gain: Gain, length: float) -> str:
     return (
-        f"{length:g} times as many add {gain.mean:.3g} ({gain.low:.3g} to {gain.high:.3g}) to the score, by "
-        f"{curve.num_nights[length]} nights on so many and {curve.num_nights[1.0]} on the recipe's"
+        f"{length:g} times as many add {gain} to the score, by {curve.num_nights[length]} nights on so many "
+        f"and {curve.num_nights[1.0]} on the recipe's"
     )

@@ -188,7 +188,4 @@ def _too_much(took: _NightCost | None, tonight: Tonight) -> str:
 
 
 def _adds(gain: Gain, value: int, base: int) -> str:
-    return (
-        f"{MOST_TRIES} nights with {value} added {gain.mean:.3g} ({gain.low:.3g} to {gain.high:.3g}) to the "
-        f"score of those with {base}"
-    )
+    return f"{MOST_TRIES} nights with {value} added {gain} to the score of those with {base}"
