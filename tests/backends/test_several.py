@@ -1,4 +1,4 @@
-"""Several backends as one: a job goes to the backend of its rental, and so do its checkpoints."""
+"""Several backends as one: a job and its checkpoints go to the backend of the rental."""
 
 import time
 from dataclasses import replace

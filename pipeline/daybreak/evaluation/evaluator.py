@@ -164,7 +164,7 @@ class _Versions:
         self.by_own_code: dict[str, Columns] = {}
 
     def add_champion(self, champion: Champion) -> None:
-        """Adds the champion; its model is in `CHAMPION`, its code is fetched unless it is today's."""
+        """Adds the champion with the model in `CHAMPION`; code other than today's is fetched."""
         if _is_todays(champion, CHAMPION):
             self._add_todays("champion", CHAMPION)
             return
