@@ -85,7 +85,7 @@ def evaluate(
     samples = workload.dataset(arrays, "test")
     num_samples = len(samples)  # type: ignore[arg-type]
     challenger = _challenger(workload, MODEL, samples)
-    versions = _Versions(
+    versions = _ScoredVersions(
         challenger, home=home, registered=registered.name, days=days, batch_size=params.batch_size
     )
     facts: dict[str, float] = {}
@@ -153,7 +153,7 @@ def _compared_days(workload: Workload, champion: Champion) -> tuple[date, ...]:
     return comparable_days(workload, seen_until=max(_last_day(MODEL), _last_day(CHAMPION)))
 
 
-class _Versions:
+class _ScoredVersions:
     """The versions that score the held-out samples: by today's code, or each by its own."""
 
     def __init__(
