@@ -40,6 +40,7 @@ from daybreak.extensions.threads.asynchronous import AsynchronousEngine
 from daybreak.extensions.threads.asynchronous_workers import BatchPart, Gradient
 from daybreak.extensions.threads.free_cores import FreeCores
 from daybreak.extensions.threads.thread_policy import LONGEST, SHORTEST, ThreadPolicy, ThreadSetting
+from daybreak.extensions.threads.trainee import PartUpdater
 from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
 from tests.training.virtual_cores import UpdateCost, VirtualCores
@@ -240,17 +241,21 @@ class Unadjusted(ThreadPolicy):
         return replace(self, setting=setting, num_windows=self.num_windows + 1), False
 
 
-class UnadjustedEngine(AsynchronousEngine):
+class UnadjustedUpdater(PartUpdater):
     """Whole batches, by rate and momentum as tuned."""
 
-    def _options(self, piece: Any) -> tuple[dict[str, Any], ...]:
+    def options(self, *, rate: float, **_: Any) -> tuple[dict[str, Any], ...]:
         return tuple(
-            {"lr": piece.batch.rate} | {key: value for key, value in tuned.items() if value is not None}
+            {"lr": rate} | {key: value for key, value in tuned.items() if value is not None}
             for tuned in self._tuned
         )
 
-    def _not_finite(self, piece: Any) -> Any:
-        return OverflowError("diverged")
+
+class UnadjustedEngine(AsynchronousEngine):
+    """An engine whose updates are not adjusted to the number of workers."""
+
+    def _new_updater(self, optimizer: Any) -> UnadjustedUpdater:
+        return UnadjustedUpdater(optimizer, tuner=self._tuner, group=self.group)
 
 
 class SynchronousCores(VirtualCores):
@@ -298,7 +303,7 @@ def train(problem: Problem, way: str, *, seed: int, cost: UpdateCost, trace: Tra
     )
     if way != "auto":
         policy = Unadjusted if way == "unadjusted" else Fixed
-        engine.policy = policy(batch_size=problem.batch_size)
+        engine.queue.policy = policy(batch_size=problem.batch_size)
     losses: list[tuple[float, float, float]] = []
     settings: dict[ThreadSetting, int] = {}
     looks = 0
@@ -312,7 +317,7 @@ def train(problem: Problem, way: str, *, seed: int, cost: UpdateCost, trace: Tra
 
     def told_to_stop() -> bool:
         nonlocal looks
-        settings[engine.setting] = settings.get(engine.setting, 0) + 1
+        settings[engine.queue.setting] = settings.get(engine.queue.setting, 0) + 1
         if looks % EVERY == 0:
             look()
         looks += 1
@@ -340,7 +345,7 @@ def train(problem: Problem, way: str, *, seed: int, cost: UpdateCost, trace: Tra
         trainer.run()
         engine.save()
         look()
-    undone = engine.policy.num_undone if engine.policy else 0
+    undone = engine.queue.policy.num_undone if engine.queue.policy else 0
     engine.close()
     return Run(tuple(losses), settings, undone)
 
@@ -441,7 +446,7 @@ def train_here(way: str) -> float:
         problem, rows, seed=0, micro_batch_size=problem.batch_size, tuning=Tuning(), cores=cores
     )
     if way == "fixed":
-        engine.policy = Fixed(batch_size=problem.batch_size)
+        engine.queue.policy = Fixed(batch_size=problem.batch_size)
     job = recipe(
         num_samples=problem.epochs * len(rows),
         batch_size=problem.batch_size,

@@ -79,7 +79,7 @@ def main(
     cores = TwoThenOne(lost_after_s)
     data = Samples(reads_s, max(reads_s, second_reads_s))
     engine = AsynchronousEngine(Counted(), data, seed=1, micro_batch_size=BATCH, tuning=Tuning(), cores=cores)
-    engine.policy = ThreadPolicy(batch_size=BATCH, setting=TWO[way], accepted=TWO[way])
+    engine.queue.policy = ThreadPolicy(batch_size=BATCH, setting=TWO[way], accepted=TWO[way])
     job = recipe(
         num_samples=NUM_SAMPLES * EPOCHS,
         batch_size=BATCH,
@@ -112,8 +112,8 @@ def main(
         "began": began,
         "counts": engine.weights()["weight"][:, 0].tolist(),
         "epochs": [epoch.num_samples for epoch in trainer.audit.proven()],
-        "gave up in": engine.max_give_up_s,
-        "workers": engine.setting.num_workers,
+        "gave up in": engine.queue.max_give_up_s,
+        "workers": engine.queue.setting.num_workers,
     }
     engine.close()
     facts["left"] = [process.pid for process in multiprocessing.active_children()]

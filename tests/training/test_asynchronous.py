@@ -50,7 +50,7 @@ def made(workload, data, *, cores=1, setting=None) -> AsynchronousEngine:
         workload, data, seed=1, micro_batch_size=8, tuning=Tuning(), cores=virtual, pool=virtual.of
     )
     if setting:
-        engine.policy = ThreadPolicy(batch_size=8, setting=setting, accepted=setting)
+        engine.queue.policy = ThreadPolicy(batch_size=8, setting=setting, accepted=setting)
     return engine
 
 
@@ -129,12 +129,12 @@ def test_a_window_that_does_harm_is_undone_and_its_samples_are_trained_on_again(
     engine = made(workload, workload.dataset(folder, "train"), cores=1)
     train(engine, batches=8 + 2 * TRIAL)
     wild = ThreadSetting(num_workers=4, num_parts=1, is_asynchronous=True)
-    engine._cores.at = lambda time: 4
-    engine.policy = replace(engine.policy, setting=wild, accepted=wild, checked_late=4.0)
+    engine.queue.cores.at = lambda time: 4
+    engine.queue.policy = replace(engine.queue.policy, setting=wild, accepted=wild, checked_late=4.0)
     before = {name: weight.clone() for name, weight in engine.weights().items()}
     train(engine, batches=2 * TRIAL, rate=0.1)
-    assert engine.policy.num_undone == 1
-    assert engine.setting != wild
+    assert engine.queue.policy.num_undone == 1
+    assert engine.queue.setting != wild
     engine.save()
     assert all(weight.isfinite().all() for weight in engine.weights().values())
     assert any(not torch.equal(weight, before[name]) for name, weight in engine.weights().items())
@@ -144,7 +144,7 @@ def test_a_window_that_does_harm_is_undone_and_its_samples_are_trained_on_again(
 def test_windows_in_which_a_loss_is_expected_to_fall_again_are_undone_together(num_batches):
     """The level is one that no loss reaches, so that each asynchronous window rises above it."""
     engine = made(counted.Counted(), counted.Samples(), cores=4)
-    engine.policy = ThreadPolicy(
+    engine.queue.policy = ThreadPolicy(
         batch_size=8, setting=FOUR, accepted=FOUR, level=(-1e9, 0.0), elapsed_s=4.0, num_windows=1
     )
     times = np.zeros(100)
@@ -153,11 +153,11 @@ def test_windows_in_which_a_loss_is_expected_to_fall_again_are_undone_together(n
         share = np.arange(8 * number, 8 * number + 8) % 100
         engine.step(share, batch_size=8, rate=8.0, signals=Signals())
         times[share] += 1
-        waited |= engine.policy.risen is not None
+        waited |= engine.queue.policy.risen is not None
     engine.save()
     assert waited
-    assert engine.policy.num_undone >= 1
-    assert engine.policy.risen is None
+    assert engine.queue.policy.num_undone >= 1
+    assert engine.queue.policy.risen is None
     assert engine.weights()["weight"][:, 0].tolist() == times.tolist()
 
 

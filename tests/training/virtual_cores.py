@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from daybreak.extensions.threads.asynchronous import AsynchronousEngine
-from daybreak.extensions.threads.asynchronous_workers import BatchPart, Done, Gradient
+from daybreak.extensions.threads.asynchronous_workers import BatchPart, Done, Gradient, Trainee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +30,15 @@ class VirtualCores:
     def __init__(self, at: Callable[[float], float], *, cost: UpdateCost, limit: int) -> None:
         self.at, self.cost, self.limit = at, cost, limit
         self.time = 0.0
-        self._engine: AsynchronousEngine
+        self._trainee: Trainee
         self._parts: dict[int, deque[BatchPart]] = {}
         self._events: list[tuple[float, int, int, Gradient]] = []  # end of a gradient, order, worker
         self._num_events = 0
         self._unlocked = 0.0  # when the lock of the weights is free again
 
-    def of(self, engine: AsynchronousEngine) -> "VirtualCores":
-        """The workers of an engine."""
-        self._engine = engine
+    def of(self, trainee: Trainee) -> "VirtualCores":
+        """The workers that train with a trainee."""
+        self._trainee = trainee
         return self
 
     def now(self) -> float:
@@ -63,7 +62,7 @@ class VirtualCores:
 
     def _begin(self, worker: int) -> None:
         part = self._parts[worker][0]
-        gradient = self._engine.gradient(part)
+        gradient = self._trainee.gradient(part)
         crowd = sum(map(bool, self._parts.values())) / self.at(self.time)
         seconds = self.gradient_s(gradient, part) * max(1.0, crowd)  # more workers than cores share them
         self._num_events += 1
@@ -75,7 +74,7 @@ class VirtualCores:
             self.time += timeout_s
             return []
         ended, _, worker, gradient = heapq.heappop(self._events)
-        done = self._engine.apply(gradient, self._parts[worker].popleft())
+        done = self._trainee.apply(gradient, self._parts[worker].popleft())
         apply_s = self.cost.apply_s if done.is_update else self.cost.add_s
         self._unlocked = max(ended, self._unlocked) + apply_s
         self.time = max(self.time, self._unlocked)
