@@ -11,22 +11,20 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
 
 from daybreak.contract import clock as night_clock
 from daybreak.contract import records
-from daybreak.contract.backend import LIVE, TICK_S, Backend, Job, JobState, OutOfTime
+from daybreak.contract.backend import LIVE, Backend, Job, JobState, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.record_parts import Placement, Taken
 from daybreak.contract.record_types import Plan, Training
-from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, observed_job
-from daybreak.jobs.cost_tracker import CostTracker, spent_usd, usd_per_hour
 from daybreak.jobs.decider import decide
 from daybreak.jobs.escalation import FallbackChoice
 from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.job_budget import JobBudget
 from daybreak.jobs.observed_job import ObservedJob
 from daybreak.jobs.placement_jobs import PlacementJobs
 from daybreak.jobs.remaining_work import forecast
@@ -35,7 +33,7 @@ from daybreak.machines import startup
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import worker_errors
-from daybreak.training.recipe import END_BY, MOVING, Recipe, Result
+from daybreak.training.recipe import MOVING, Recipe, Result
 from daybreak.training.worker import ended_early_by
 
 log = logging.getLogger(__name__)
@@ -71,7 +69,7 @@ class Reconciler:
         self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
         self.backend = backend
         self.clock, self.awake = clock, awake
-        self.confidence, self.budget_usd, self.to_save = confidence, budget_usd, to_save
+        self.confidence, self.to_save = confidence, to_save
         self.deadline = recipe.train_until.timestamp()
         self.jobs = PlacementJobs(
             plan,
@@ -83,7 +81,14 @@ class Reconciler:
             until=self.deadline + 2 * GRACE_S,
         )
         self.attempts = JobAttempts(folder)
-        self.cost = CostTracker(folder, night=recipe.night)
+        self.budget = JobBudget(
+            folder,
+            night=recipe.night,
+            budget_usd=budget_usd,
+            first=first,
+            attempts=self.attempts,
+            backend=backend,
+        )
         moving = folder / MOVING
         self.heartbeats = Heartbeats(
             jsonl.newest(folder / "progress.jsonl"),
@@ -101,11 +106,11 @@ class Reconciler:
             self._submit(self.jobs.job(last.placement, now))
             last = self.attempts.last
         state = self.backend.state(last.handle) if last and last.live and last.handle else None
-        self._pay(now, state)
+        self.budget.pay(now, state)
         if collector.has_ended(self.folder):
             self._note(now, "succeeded")
             return self._collect(now)
-        end_by = self._send_end_by(now)
+        end_by = self.budget.send_end_by(now, deadline=self.deadline)
         self._note(now, state)
         limit = min(end_by, self.deadline + GRACE_S)
         last_start = min(end_by - startup.start_s(self.plan), self.deadline)
@@ -162,7 +167,7 @@ class Reconciler:
         if now >= self.deadline:
             raise NotYet(f"job {self.folder.name} is past its time")
         placement = self._next_placement(now)
-        self._write_recipe(self.recipe.on(placement))
+        _write_recipe(self.folder, self.recipe.on(placement))
         job = self.jobs.job(placement, now)
         self.attempts.ask(now, job=job.name, placement=placement)
         self._submit(job)
@@ -176,12 +181,6 @@ class Reconciler:
             self._note(now, "refused")
             self._go_on(now)  # the next place, at once
         raise NotYet(f"job {self.folder.name}: queued")
-
-    def _write_recipe(self, recipe: Recipe) -> None:
-        """Leaves the recipe where the workers read it; no job lives that could."""
-        path, text = self.folder / "job.json", records.dumps(recipe)
-        if not path.exists() or path.read_text() != text:
-            records.replace_text(path, text)
 
     def _next_placement(self, now: float) -> Placement:
         """Returns the placement to submit the job on; NotYet where there is none now."""
@@ -225,38 +224,6 @@ class Reconciler:
         elif state == "running" and not last.run_at:
             self.attempts.change(run_at=now)
 
-    def _pay(self, now: float, state: JobState | None) -> None:
-        """Updates the cost: what is billed, else that of the machines held until now or the job's end."""
-        last = self.attempts.last
-        if not usd_per_hour(last.placement if last else self.first):
-            return  # a machine that is not rented
-        waits = state == "queued" or (state == "refused" and last is not None and not last.run_at)
-        held = last if last and last.live and not waits else None
-        until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
-        billed_usd = self.backend.usd(self.folder)
-        usd_per_s = usd_per_hour(held.placement) / HOUR_S if held else 0.0
-        self.cost.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
-
-    @property
-    def _left_usd(self) -> float:
-        return self.budget_usd - spent_usd(self.folder.parent, night=self.recipe.night)
-
-    def _send_end_by(self, now: float) -> float:
-        """Returns when training has to end for the budget: a tick before it is spent on the machines held.
-
-        The job gets this time if it is before the deadline.
-        """
-        last = self.attempts.last
-        usd_per_s = usd_per_hour(last.placement if last else self.first) / HOUR_S
-        end_by = now + self._left_usd / usd_per_s - TICK_S if usd_per_s else inf
-        path = self.folder / END_BY
-        sent = json.loads(path.read_text())["time"] if path.exists() else inf
-        if end_by >= self.deadline:
-            path.unlink(missing_ok=True)
-        elif abs(end_by - sent) > 1:
-            records.replace_text(path, json.dumps({"time": end_by}) + "\n")
-        return end_by
-
     def _observed(self, now: float, state: JobState | None) -> ObservedJob:
         return observed_job.observe(
             self.recipe,
@@ -267,7 +234,7 @@ class Reconciler:
             state=state,
             now=now,
             confidence=self.confidence,
-            left_usd=self._left_usd,
+            left_usd=self.budget.left_usd,
             to_save=self.to_save,
         )
 
@@ -276,33 +243,12 @@ class Reconciler:
         assert last
         return self.heartbeats.hang(
             now,
-            awake_s=self._awake_s(last.run_at),
+            awake_s=_silent_awake_s(self.folder, self.heartbeats, run_at=last.run_at, awake=self.awake),
             asked_at=last.at,
             run_at=last.run_at,
             start_s=LOCAL_START_S if last.placement.rental.is_local else 2 * startup.restart_s(self.plan),
             hang_after_s=self.recipe.hang_after_s,
         )
-
-    def _awake_s(self, run_at: float) -> float:
-        """Returns how long this machine was awake since the newest heartbeat was first seen here.
-
-        The clock of the job's machine may be another one, and a machine that wakes has heard nothing while
-        it slept. So a job is not silent before it was silent for that long here.
-        """
-        beat, path = self.heartbeats.last, self.folder / HEARD
-        newest = [
-            run_at,
-            self.heartbeats.moved_at,
-            beat.num_updates if beat else 0,
-            beat.time.isoformat() if beat else "",
-            night_clock.boot(),
-        ]
-        heard = json.loads(path.read_text()) if path.exists() else {}
-        if heard.get("newest") != newest:
-            heard = {"newest": newest, "at": self.awake()}
-            with suppress(OSError):  # as on a full disk: the next look begins to count
-                records.replace_text(path, json.dumps(heard) + "\n")
-        return self.awake() - float(heard["at"])
 
     def _give_up_if_hopeless(self) -> None:
         """Raises the worker's reason if a restart would not help; the next call counts from zero again."""
@@ -324,23 +270,15 @@ class Reconciler:
     def _taken(self, now: float, choice: FallbackChoice) -> Taken | None:
         if not choice.name:
             return None
-        return self._taking(now, choice.name, usd=choice.usd, reason=choice.reason)
-
-    def _taking(self, now: float, name: Any, *, usd: float, reason: str) -> Taken:
-        more = f"${abs(usd):.2f} {'less' if usd < 0 else 'more'}"
-        log.warning("job %s: %s, for %s: %s", self.folder.name, name, more, reason)
-        return Taken(time=datetime.fromtimestamp(now, UTC), name=name, usd=round(usd, 4), reason=reason)
-
-    def _has_taken(self, name: str) -> bool:
-        return any(each.name == name for each in self.attempts.taken)
+        return _taking(self.folder.name, now, choice.name, usd=choice.usd, reason=choice.reason)
 
     def _note_early_end(self, now: float, end: int) -> None:
         """Records that the trainer lets the rate decay to end by a limit: a fallback of its own."""
         total = self.recipe.num_samples
-        if end < total and not self._has_taken("finish early"):
+        if end < total and not self.attempts.has_taken("finish early"):
             limit = ended_early_by(self.folder, self.recipe)
             reason = f"the {limit} comes before the end: {end:,} of {total:,} samples, with the rate decayed"
-            self.attempts.take(self._taking(now, "finish early", usd=0.0, reason=reason))
+            self.attempts.take(_taking(self.folder.name, now, "finish early", reason=reason))
 
     def _end(self, now: float, *, limit: float) -> Training:
         """Ends the job, as time or money is up, and takes the last good checkpoint as the model."""
@@ -351,23 +289,61 @@ class Reconciler:
             if state in LIVE:
                 if now < limit + ENDING_S:
                     raise NotYet(f"job {self.folder.name} was cancelled, and has not ended yet")
-                self._pay(now + ENDING_S, state)  # no later call looks at it
+                self.budget.pay(now + ENDING_S, state)  # no later call looks at it
             self._note(now, state)
         if not collector.has_ended(self.folder):
             result = collector.from_checkpoint(self.folder, self.recipe, now=now)
             reason = f"the {result.stopped_by} came first; taken at {result.num_samples:,} samples"
-            self.attempts.take(self._taking(now, "checkpoint", usd=0.0, reason=reason))
+            self.attempts.take(_taking(self.folder.name, now, "checkpoint", reason=reason))
         return self._collect(now)
 
     def _collect(self, now: float) -> Training:
         result = records.read(Result, self.folder)
-        if result.stopped_by != "finished" and not self._has_taken("checkpoint"):
+        if result.stopped_by != "finished" and not self.attempts.has_taken("checkpoint"):
             self._note_early_end(now, result.num_samples)
-        self._pay(now, None)  # the job costs nothing after its end
-        usd = spent_usd(self.folder.parent, night=self.recipe.night)
+        self.budget.pay(now, None)  # the job costs nothing after its end
+        usd = self.budget.spent_usd
         return collector.collect(self.folder, self.attempts, cost_usd=usd, logs=self._logs(), into=self.into)
 
     def _logs(self) -> str:
         """Returns where a person reads what the last job printed; "" if no job was submitted."""
         last = self.attempts.last
         return self.backend.logs(last.handle) if last and last.handle else ""
+
+
+def _taking(job: str, now: float, name: Any, *, usd: float = 0.0, reason: str) -> Taken:
+    """Returns the record of a fallback that is taken now, and logs it."""
+    more = f"${abs(usd):.2f} {'less' if usd < 0 else 'more'}"
+    log.warning("job %s: %s, for %s: %s", job, name, more, reason)
+    return Taken(time=datetime.fromtimestamp(now, UTC), name=name, usd=round(usd, 4), reason=reason)
+
+
+def _write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Leaves the recipe where the workers read it; no job lives that could."""
+    path, text = folder / "job.json", records.dumps(recipe)
+    if not path.exists() or path.read_text() != text:
+        records.replace_text(path, text)
+
+
+def _silent_awake_s(
+    folder: Path, heartbeats: Heartbeats, *, run_at: float, awake: Callable[[], float]
+) -> float:
+    """Returns how long this machine was awake since the newest heartbeat was first seen here.
+
+    The clock of the job's machine may be another one, and a machine that wakes has heard nothing while it
+    slept. So a job is not silent before it was silent for that long here.
+    """
+    beat, path = heartbeats.last, folder / HEARD
+    newest = [
+        run_at,
+        heartbeats.moved_at,
+        beat.num_updates if beat else 0,
+        beat.time.isoformat() if beat else "",
+        night_clock.boot(),
+    ]
+    heard = json.loads(path.read_text()) if path.exists() else {}
+    if heard.get("newest") != newest:
+        heard = {"newest": newest, "at": awake()}
+        with suppress(OSError):  # as on a full disk: the next look begins to count
+            records.replace_text(path, json.dumps(heard) + "\n")
+    return awake() - float(heard["at"])

@@ -102,9 +102,13 @@ class JobAttempts:
         self._journal.change(self.all[-1].name, **facts)
         self.all = list(self._journal.read().values())
 
+    def has_taken(self, name: str) -> bool:
+        """Returns whether a fallback of that name was taken."""
+        return any(each.name == name for each in self.taken)
+
     def take(self, taken: Taken) -> None:
         """Records a fallback that keeps the machines; only the first of each name counts."""
-        if all(each.name != taken.name for each in self.taken):
+        if not self.has_taken(taken.name):
             kept = {"attempt": len(self.all), "taken": json.loads(records.dumps(taken))}
             self._fallbacks.write([*self._fallbacks.read(), kept])
 
