@@ -27,8 +27,9 @@ from benchmarks import frame
 from daybreak.backends.local import Local
 from daybreak.contract import records
 from daybreak.contract.record_parts import LOCAL, Rental
+from daybreak.extensions.bag.bag_estimates import Setup
 from daybreak.extensions.bag.bag_forecast import Interval
-from daybreak.extensions.bag.dispatcher import Dispatcher, Setup
+from daybreak.extensions.bag.dispatcher import Dispatcher
 from daybreak.extensions.bag.folder import Bag, BagFolder
 from daybreak.extensions.bag.reuse import Runs, paid_s, reuse
 from daybreak.extensions.spot.survival import PUBLISHED, Bathtub

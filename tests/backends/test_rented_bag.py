@@ -16,8 +16,9 @@ import pytest
 from daybreak.contract.backend import Backend
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Rental
+from daybreak.extensions.bag.bag_estimates import Setup
 from daybreak.extensions.bag.bucket_bag import opened
-from daybreak.extensions.bag.dispatcher import Dispatcher, Setup
+from daybreak.extensions.bag.dispatcher import Dispatcher
 from daybreak.extensions.bag.folder import BAGS, Bag
 from tests.backends import rented
 from tests.backends.rented import wait

@@ -17,7 +17,8 @@ from daybreak.backends.local import Local
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
 from daybreak.contract.record_parts import LOCAL, Rental
-from daybreak.extensions.bag.dispatcher import BagOutcome, Dispatcher, Setup
+from daybreak.extensions.bag.bag_estimates import Setup
+from daybreak.extensions.bag.dispatcher import BagOutcome, Dispatcher
 from daybreak.extensions.bag.folder import BAGS, Bag
 from daybreak.extensions.bag.state import BagState
 from daybreak.jobs.reaper import orphans, standings

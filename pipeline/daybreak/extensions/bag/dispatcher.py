@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,47 +23,25 @@ from pathlib import Path
 from daybreak.backends import staging
 from daybreak.backends.place import RetryPolicy
 from daybreak.contract import records
-from daybreak.contract.backend import LIVE, Backend, Job
+from daybreak.contract.backend import LIVE, Job
 from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import counted
-from daybreak.contract.machine import Machine
-from daybreak.contract.record_parts import Record, Rental
-from daybreak.extensions.bag.bag_forecast import BagForecast, BagScenario, forecast
+from daybreak.contract.record_parts import Record
+from daybreak.extensions.bag.bag_estimates import BagEstimates, Setup
+from daybreak.extensions.bag.bag_forecast import BagForecast
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag
-from daybreak.extensions.bag.reuse import Reuse, Runs, reuse
 from daybreak.extensions.bag.seed_worker import ORDER, LeaseOrder
 from daybreak.extensions.bag.state import BagState, Lease
-from daybreak.extensions.spot.hazard import PRIOR_LOSSES, learned
-from daybreak.extensions.spot.survival import Exponential, Lifetime
-from daybreak.machines import startup
-from daybreak.machines.losses import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_INTERRUPTION_S
 from daybreak.storage.journal import Timeout, alone
 from daybreak.training import gpus, worker_errors
 
 log = logging.getLogger(__name__)
 
-POLL_S, POLL_REMOTE_S = 0.2, 5.0  # between looks at machines that see this disk, and at others
 PATIENCE_S = 3600.0  # with a bucket that does not answer, while machines go on
-ENOUGH_RUNS = 3  # after which the mean of finished runs is used for all
-LOCAL_START_S = 1.0  # until a process of this machine takes its first seed
 REFUSED_S = 30.0  # until machines are asked for again where there are none
 MOST_CANCELS = 16  # at once
 MOST_BROKEN = 3  # machines in a row whose worker fails
-Lives = Sequence[tuple[float, bool]]  # seconds, and whether a preemption ended each
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """Where a bag runs, and what is known of its runs and machines beforehand."""
-
-    backend: Backend
-    machine: Machine
-    num_machines: int
-    poll_s: float = POLL_S  # between looks at machines
-    run_s: float = 0.0  # of a run, as a person expects it; 0: as the first runs take
-    lives: Lives = ()  # of spot machines of earlier nights
-    lifetime: Lifetime | None = None  # of machines, if known; None: fitted to `lives`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +66,7 @@ class Dispatcher:
     def __init__(self, folder: Path, bag: Bag, setup: Setup) -> None:
         self._folder, self._setup = opened(folder, bag), setup
         self._began_at, self._ask_at = time.time(), 0.0
-        self._rule: tuple[tuple[bool, int], Reuse] | None = None
+        self._estimates = BagEstimates(bag, setup)
         self._refusal = ""  # reason, if the backend will never take such a machine
 
     @property
@@ -137,22 +115,7 @@ class Dispatcher:
 
     def forecast(self) -> BagForecast | None:
         """Returns what the runs that are left take; None if nobody knows how long one is."""
-        state = self._folder.refreshed()
-        durations_s = self._durations_s(state)
-        if not durations_s or state.enough:
-            return None
-        setting = BagScenario(
-            num_runs=self.bag.num_runs - len(state.done) - len(state.given_up),
-            num_needed=self.bag.num_needed - len(state.done),
-            num_machines=self._setup.num_machines,
-            durations_s=durations_s,
-            lifetime=self._lifetime(state),
-            reuse=self._reuse(state),
-            boot_s=self._boot_s(state),
-            save_s=self.bag.save_s,
-            num_losses=self._num_losses(state),
-        )
-        return forecast(setting)
+        return self._estimates.forecast(self._folder.refreshed())
 
     def _outcome(self) -> BagOutcome:
         state = self._folder.refreshed()
@@ -196,14 +159,14 @@ class Dispatcher:
     def _order(self) -> LeaseOrder:
         """Returns what the worker of a new machine is to do."""
         bag, state = self.bag, self._folder.state
-        rule = self._reuse(state)
+        rule = self._estimates.reuse(state)
         sees_disk = bag.rental.is_local or self._setup.backend.part_for(bag.rental).shares_disk
         return LeaseOrder(
             bag=bag,
             cwd=bag.cwd if sees_disk else staging.CODE,
             replace_at_s=rule.replace_at_s if isfinite(rule.replace_at_s) else None,
             saves=rule.saves,
-            booted_s=self._boot_s(state),
+            booted_s=self._estimates.boot_s(state),
         )
 
     def _submit(self, name: str) -> None:
@@ -278,48 +241,3 @@ class Dispatcher:
         except PipelineError as error:
             return f"machine {lease.name} of bag {self.bag.name} may still run: {error}"
         return ""
-
-    # What is known of machines and runs
-
-    def _durations_s(self, state: BagState) -> tuple[float, ...]:
-        if self._setup.run_s and len(state.done) < ENOUGH_RUNS:
-            return (self._setup.run_s,)
-        return tuple(state.done.values()) if len(state.done) >= ENOUGH_RUNS else ()
-
-    def _boot_s(self, state: BagState) -> float:
-        """Returns the mean seconds from asking for a machine to its first run; as listed until measured."""
-        if measured := state.start_s():
-            return sum(measured) / len(measured)
-        if self.bag.rental.is_local:
-            return LOCAL_START_S
-        return startup.wait(self._setup.machine, num_bytes=0).start_s
-
-    def _reuse(self, state: BagState) -> Reuse:
-        """Returns the rule for machines, computed anew once runs are measured, or ten machines have ended."""
-        durations_s = self._durations_s(state)
-        if not durations_s:
-            return Reuse(num_runs=self.bag.num_runs, replace_at_s=float("inf"))
-        based_on = len(state.done) >= ENOUGH_RUNS, len(state.lives()) // 10
-        if self._rule is None or self._rule[0] != based_on:
-            run_s = sum(durations_s) / len(durations_s)
-            runs = Runs(run_s=run_s, save_s=self.bag.save_s, boot_s=self._boot_s(state))
-            self._rule = based_on, reuse(self._lifetime(state), runs, num_runs=self.bag.num_runs)
-        return self._rule[1]
-
-    def _lives(self, state: BagState) -> Lives:
-        return [*self._setup.lives, *state.lives()]
-
-    def _lifetime(self, state: BagState) -> Lifetime:
-        return self._setup.lifetime or lifetime_of(self.bag.rental, lives=self._lives(state))
-
-    def _num_losses(self, state: BagState) -> float:
-        if self._setup.lifetime:
-            return float("inf")
-        return PRIOR_LOSSES + sum(preempted for _, preempted in self._lives(state))
-
-
-def lifetime_of(rental: Rental, *, lives: Lives) -> Lifetime:
-    """Returns how long such a machine lives: a spot machine as `lives` say, others by what is published."""
-    if rental.is_spot:
-        return learned(lives).lifetime
-    return Exponential(mean_s=MEAN_TIME_TO_INTERRUPTION_S if rental.is_local else MEAN_TIME_TO_FAILURE_S)

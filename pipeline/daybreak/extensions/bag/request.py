@@ -18,7 +18,8 @@ from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Rental
-from daybreak.extensions.bag.dispatcher import POLL_REMOTE_S, POLL_S, Dispatcher, Setup, lifetime_of
+from daybreak.extensions.bag.bag_estimates import POLL_REMOTE_S, POLL_S, Setup, lifetime_of
+from daybreak.extensions.bag.dispatcher import Dispatcher
 from daybreak.extensions.bag.folder import BAGS, Bag, BagFolder
 from daybreak.extensions.bag.reuse import Runs, mean_s
 from daybreak.machines import startup

@@ -122,60 +122,71 @@ class BagState:
         """Returns the seconds from asking for a machine to its first run, of each machine that had one."""
         return [began - self.leases[name].asked_at for name, began in self.first_runs.items()]
 
-    def _open(self, _: Mapping[str, Any]) -> None:
-        self.failures.clear()
 
-    def _lease(self, event: Mapping[str, Any]) -> None:
-        self.leases[event["lease"]] = Lease(name=event["lease"], asked_at=event["time"])
+def _open(bag: BagState, _: Mapping[str, Any]) -> None:
+    bag.failures.clear()
 
-    def _handle(self, event: Mapping[str, Any]) -> None:
-        self._change(event["lease"], handle=event["handle"])
 
-    def _begin(self, event: Mapping[str, Any]) -> None:
-        self._release(event)
-        self._change(event["lease"], began_at=event["time"])
+def _lease(bag: BagState, event: Mapping[str, Any]) -> None:
+    bag.leases[event["lease"]] = Lease(name=event["lease"], asked_at=event["time"])
 
-    def _end(self, event: Mapping[str, Any]) -> None:
-        self._release(event)
-        self._change(event["lease"], ended_at=event["time"], state=event["state"])
 
-    def _take(self, event: Mapping[str, Any]) -> None:
-        self.taken[event["seed"]] = event["lease"], event["time"]
-        self.first_runs.setdefault(event["lease"], event["time"])
+def _handle(bag: BagState, event: Mapping[str, Any]) -> None:
+    _change(bag, event["lease"], handle=event["handle"])
 
-    def _done(self, event: Mapping[str, Any]) -> None:
-        self.taken.pop(event["seed"], None)
-        if event["seed"] < self.num_runs:  # a bag may go on with fewer seeds than it began with
-            self.done[event["seed"]] = event["elapsed_s"]
-            self.done_at = event["time"]
 
-    def _failed(self, event: Mapping[str, Any]) -> None:
-        self.taken.pop(event["seed"], None)
-        self.failures[event["seed"]] += 1
+def _begin(bag: BagState, event: Mapping[str, Any]) -> None:
+    _release(bag, event)
+    _change(bag, event["lease"], began_at=event["time"])
 
-    def _saved(self, _: Mapping[str, Any]) -> None:
-        """Nothing beside the thing has changed."""
 
-    def _release(self, event: Mapping[str, Any]) -> None:
-        """Frees the seed of a run that a machine took with it."""
-        for seed, (lease, since) in list(self.taken.items()):
-            if lease == event["lease"]:
-                del self.taken[seed]
-                if event.get("state") != "cancelled":  # as enough runs are done, or by Ctrl-C
-                    self.lost.append(event["time"] - since)
+def _end(bag: BagState, event: Mapping[str, Any]) -> None:
+    _release(bag, event)
+    _change(bag, event["lease"], ended_at=event["time"], state=event["state"])
 
-    def _change(self, lease: str, **facts: Any) -> None:
-        self.leases[lease] = replace(self.leases[lease], **facts)
+
+def _take(bag: BagState, event: Mapping[str, Any]) -> None:
+    bag.taken[event["seed"]] = event["lease"], event["time"]
+    bag.first_runs.setdefault(event["lease"], event["time"])
+
+
+def _done(bag: BagState, event: Mapping[str, Any]) -> None:
+    bag.taken.pop(event["seed"], None)
+    if event["seed"] < bag.num_runs:  # a bag may go on with fewer seeds than it began with
+        bag.done[event["seed"]] = event["elapsed_s"]
+        bag.done_at = event["time"]
+
+
+def _failed(bag: BagState, event: Mapping[str, Any]) -> None:
+    bag.taken.pop(event["seed"], None)
+    bag.failures[event["seed"]] += 1
+
+
+def _saved(bag: BagState, _: Mapping[str, Any]) -> None:
+    """Nothing beside the thing has changed."""
+
+
+def _release(bag: BagState, event: Mapping[str, Any]) -> None:
+    """Frees the seed of a run that a machine took with it."""
+    for seed, (lease, since) in list(bag.taken.items()):
+        if lease == event["lease"]:
+            del bag.taken[seed]
+            if event.get("state") != "cancelled":  # as enough runs are done, or by Ctrl-C
+                bag.lost.append(event["time"] - since)
+
+
+def _change(bag: BagState, lease: str, **facts: Any) -> None:
+    bag.leases[lease] = replace(bag.leases[lease], **facts)
 
 
 _FOLDS = {
-    "open": BagState._open,
-    "lease": BagState._lease,
-    "handle": BagState._handle,
-    "begin": BagState._begin,
-    "end": BagState._end,
-    "take": BagState._take,
-    "done": BagState._done,
-    "failed": BagState._failed,
-    "saved": BagState._saved,
+    "open": _open,
+    "lease": _lease,
+    "handle": _handle,
+    "begin": _begin,
+    "end": _end,
+    "take": _take,
+    "done": _done,
+    "failed": _failed,
+    "saved": _saved,
 }
