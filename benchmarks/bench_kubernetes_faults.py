@@ -20,7 +20,7 @@ from benchmarks import disturbed
 from benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.record_parts import Rental
-from daybreak.extensions.kubernetes import cluster_api
+from daybreak.extensions.kubernetes import cluster_connection
 from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 from daybreak.jobs import observed_job
 from tests.backends import rented
@@ -63,7 +63,7 @@ class Cluster(Place):
         return self.backend(bucket=self.bucket)
 
     def impatient(self) -> Backend:
-        cluster_api.RAW["_request_timeout"] = (0.3, 0.3)  # in a process that ends soon
+        cluster_connection.RAW["_request_timeout"] = (0.3, 0.3)  # in a process that ends soon
         return self.backend()
 
     def job(self, folder: Path, *, name: str, script: str = "exec sleep 60", **given: object) -> Job:
