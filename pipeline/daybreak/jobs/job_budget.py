@@ -1,4 +1,4 @@
-"""Accounts for the money of a job: what its machines have cost, what is left, and when it will be spent."""
+"""Accounts for the money of a job: the cost of its machines, the rest of the budget, and its end."""
 
 import json
 from math import inf

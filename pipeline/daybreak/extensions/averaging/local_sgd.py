@@ -71,7 +71,7 @@ class _Trial:
         return next((loss for loss in reversed(self.losses) if math.isfinite(loss)), 0.0)
 
     def timing(self, losses: Sequence[float], *, group: WorkerGroup, is_own: bool) -> ThreadTiming:
-        """Returns what the batches gave on all workers since it began, the same for each of them.
+        """Returns the speed and the losses of all workers since the trial began, equal on each worker.
 
         The losses are those of this worker's share if `is_own`, or else of all.
         """

@@ -79,7 +79,7 @@ class OuterOptimizer:
         self.num_updates, self._taken, self._due = 0, 0, 0
 
     def anchor(self) -> bool:
-        """Keeps the weights from which changes count, unless there are such; returns whether it did."""
+        """Copies the weights from which changes count, unless a copy exists; returns whether one was made."""
         if self._anchor:
             return False
         self._anchor = [weight.detach().clone() for weight in self.weights()]

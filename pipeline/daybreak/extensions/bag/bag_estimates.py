@@ -1,4 +1,4 @@
-"""Estimates runs and machines of a bag, from what was set before and from what it has measured."""
+"""Estimates the runs and machines of a bag, by expectations first and by measurements later."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -173,7 +173,7 @@ class PartQueue:
             self._window.restart(now)  # a mixture is not judged
 
     def close(self) -> None:
-        """Ends the workers, and forgets what they had; others are made when they are needed."""
+        """Ends the workers and drops their parts; the next part starts new workers."""
         if self._pool:
             self._pool.close()
         self._pool, self._sent, self._leave_at = None, {}, {}
