@@ -83,6 +83,7 @@ NIGHTS = """
         dag.deadline = None
         for task in dag.tasks:
             task.retry_delay = datetime.timedelta(0)
+            task.poke_interval = 1
         run = dag.test(run_conf=form)
         states = {task.task_id: str(task.state) for task in run.get_task_instances()}
         with create_session() as session:
