@@ -10,7 +10,7 @@ import pytest
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data import day_sample
 from daybreak.data.daily_limits import DRIFT_SHARE, UPWARDS, DayLimits, Limit, family, learn
-from daybreak.data.day_figures import Figure, figures_of
+from daybreak.data.day_figures import Figure, figures_of, quarantined_of
 from daybreak.data.day_sample import Sample, sample_of, similarity, sketch_of
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
@@ -346,6 +346,16 @@ def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same()
     known = {day: {"size price": figure} for day, figure in zip(every, same, strict=False)}
     (size,) = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2).of({"size price": same[-1]})
     assert size.holds
+
+
+@pytest.mark.parametrize(("hours", "is_one_event"), [((10.0, 10.9), True), ((8.0, 20.0), False)])
+def test_rows_of_one_hour_in_quarantine_are_one_event(
+    samples: list[Sample], hours: tuple[float, float], is_one_event: bool
+) -> None:
+    bad = np.linspace(*hours, 30)
+    figure = quarantined_of(samples[0], bad, num=500.0)
+    assert figure.value == 30 / (30 + samples[0].num_rows)
+    assert (figure.num < 20) == is_one_event
 
 
 def test_labels_of_a_slice_are_told_in_words() -> None:

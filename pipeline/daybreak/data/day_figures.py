@@ -94,6 +94,21 @@ def figures_of(
     return figures
 
 
+def quarantined_of(sample: Sample, bad_hours: "Numbers", *, num: float) -> Figure:
+    """Returns the share of the day's rows that are in quarantine.
+
+    Args:
+        sample: of its clean rows.
+        bad_hours: the hour of each row in quarantine.
+        num: independent units of the clean rows, of which there are fewer where bad rows share hours.
+    """
+    bad = bad_hours[:: round(1 / sample.share)]
+    is_bad = np.arange(len(sample) + len(bad)) >= len(sample)
+    by_hour = _Day(len(is_bad), None, np.concatenate([sample.hours, bad])).share_by_hour(is_bad)
+    share = len(bad_hours) / max(1, len(bad_hours) + sample.num_rows)
+    return Figure("share", share, num=min(num, by_hour.num or num))
+
+
 class _Together:
     """The rows of several consecutive days, so that each day can be compared with the days before."""
 

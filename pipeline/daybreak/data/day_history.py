@@ -25,14 +25,17 @@ from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import day_figures, day_sample, label_forecast
 from daybreak.data.daily_limits import AGAIN, QUARANTINED, DayLimits, Limit, learn
-from daybreak.data.day_figures import WINDOW, Figure, figures_of
+from daybreak.data.day_figures import WINDOW, Figure, figures_of, quarantined_of
 from daybreak.data.day_sample import SKETCH, Sample, read_sample, sample_of, similarity, sketch_of
 from daybreak.data.features import is_ripe
 from daybreak.data.suite import Suite
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
+    Numbers = NDArray[np.float64]
     Rows = Callable[[date], pa.Table]  # the clean rows of a day
 
 FIGURES = Path("data/figures")
@@ -113,7 +116,7 @@ def completed(
     rules: str,
     of_rows: Mapping[date, str],
     rows: "Rows",
-    num_bad: Callable[[date], int],
+    bad_hours: "Callable[[date], Numbers]",
 ) -> dict[date, Known]:
     """Returns the figures of all `days`, and computes only days that are new or outdated in `kept`.
 
@@ -125,7 +128,7 @@ def completed(
         rules: digest of the rules on rows.
         of_rows: digests of the raw rows, by day.
         rows: returns the clean rows of a day.
-        num_bad: returns the number of quarantined rows of a day.
+        bad_hours: returns the hour of each quarantined row of a day.
     """
     ripe = {day: is_ripe(table, day, by=by) for day in days}
     of = _digests(of_rows, ripe, table, rules)
@@ -144,9 +147,8 @@ def completed(
         figures = figures_of([*sampled.values()], table, wanted)
         for sample in sampled.values():
             if sample.day in figures:
-                own, bad = figures[sample.day], num_bad(sample.day)
-                num = own["rows"].num
-                own[QUARANTINED] = Figure("share", bad / max(1, bad + sample.num_rows), num=num)
+                own, bad = figures[sample.day], bad_hours(sample.day)
+                own[QUARANTINED] = quarantined_of(sample, bad, num=own["rows"].num)
                 sketch = sketch_of(sample, table)
                 history[sample.day] = Known(
                     of=of[sample.day],

@@ -112,17 +112,21 @@ def sample_of(day: date, rows: "pa.Table", table: Table, *, with_label: bool) ->
         else:
             plain = values.cast("int8") if isinstance(column, Bool) else values
             numbers[name] = plain.cast("float64").to_numpy()
-    microseconds = rows[table.time].cast("int64").to_numpy()
-    hours = np.asarray((microseconds - np.datetime64(day, "us").astype(np.int64)) / 3.6e9, dtype=np.float64)
     return Sample(
         day=day,
         num_rows=num_rows,
         share=share,
         keys=keys,
         numbers=numbers,
-        hours=hours,
+        hours=hours_of(day, rows[table.time]),
         small=small,
     )
+
+
+def hours_of(day: date, times: "pa.ChunkedArray") -> "Numbers":
+    """Returns the hours of these times since the day's midnight; NaN for a null."""
+    microseconds = times.cast("int64").to_numpy()
+    return np.asarray((microseconds - np.datetime64(day, "us").astype(np.int64)) / 3.6e9, dtype=np.float64)
 
 
 def sketch_of(sample: Sample, table: Table) -> list[int]:

@@ -25,6 +25,7 @@ import shutil
 from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import data_docs, day_history, drift, slow_drift
 from daybreak.data.bad_cells import AS_DELIVERED, without_texts
-from daybreak.data.day_sample import columns_of
+from daybreak.data.day_sample import columns_of, hours_of
 from daybreak.data.features import is_ripe
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import PART, RAW, part_of, partitions
@@ -46,7 +47,9 @@ from daybreak.storage import erasures, known_digests
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
     from pandas import DataFrame
 
 CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
@@ -502,16 +505,17 @@ def _unusual(
         values = _clean_rows(day, judged)
         return pa.table({name: values(name) for name in columns})
 
-    def num_bad(day: date) -> int:
-        if day in judged:
-            return len(judged[day].bad)
-        part = part_of(day, QUARANTINE)
-        return _num_rows(part) if part.exists() else 0
-
     here = {*judged, *(day for day in partitions(CLEAN) if day in of_rows)}  # others were emptied since
     days = [day for day in sorted(here) if day <= night.day]
     history = day_history.completed(
-        kept, days, table, by=by, rules=rules, of_rows=of_rows, rows=rows, num_bad=num_bad
+        kept,
+        days,
+        table,
+        by=by,
+        rules=rules,
+        of_rows=of_rows,
+        rows=rows,
+        bad_hours=partial(_bad_hours, judged=judged, table=table),
     )
     off = [name for name, how in suite.limits.items() if how == "off"]
     labelled = [day for day in days if is_ripe(table, day, by=by)][-1:]  # its labels are known now
@@ -578,6 +582,19 @@ def _clean_rows(day: date, judged: Mapping[date, PartitionFindings]) -> "drift.R
         return rows if good is None else rows.filter(good)
 
     return values
+
+
+def _bad_hours(day: date, *, judged: Mapping[date, PartitionFindings], table: Table) -> "NDArray[np.float64]":
+    """Returns the hour of each row of the day that is in quarantine, or will be."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    part = part_of(day, RAW if day in judged else QUARANTINE)
+    if not part.exists():
+        return np.zeros(0)
+    times = pq.read_table(part, columns=[table.time], partitioning=None)[table.time]
+    return hours_of(day, times.take(pa.array(judged[day].bad)) if day in judged else times)
 
 
 def _separate(judged: Mapping[date, PartitionFindings], table: Table, rules: Sequence[Rule]) -> None:

@@ -91,7 +91,7 @@ def unlike(days: Mapping[date, pa.Table], table: Table, *, by: date) -> tuple[st
         rules="",
         of_rows=dict.fromkeys(here, ""),
         rows=timed.__getitem__,
-        num_bad=lambda day: 0,
+        bad_hours=lambda day: np.zeros(0),
     )
     *before, newest = here[-BACK:]
     if not (outside := _outside(history, newest, table)):
