@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -60,8 +61,10 @@ def test_without_extensions_nothing_is_planned_on_spot_and_a_late_job_still_move
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_without_extensions_nights_have_verdicts_and_reports_and_can_be_rolled_back(tmp_path: Path) -> None:
-    home = clone_as_it_is(tmp_path / "home")
+def test_without_extensions_nights_have_verdicts_and_reports_and_can_be_rolled_back(
+    tmp_path: Path, furnish: Callable[[Path], Path]
+) -> None:
+    home = furnish(clone_as_it_is(tmp_path / "home"))
     shutil.rmtree(home / "pipeline/daybreak/extensions")
     subprocess.run(["git", "add", "--all"], cwd=home, check=True)
     subprocess.run(["git", *IDENTITY, "commit", "-qm", "Keep the core alone"], cwd=home, check=True)

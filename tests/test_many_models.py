@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def ask(url: str, body: Any = None) -> Any:
 
 
 @pytest.fixture(scope="module")
-def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def homes(tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Path]) -> dict[str, Path]:
     """Homes of two examples, made as their READMEs say; demand leads. Nights of one name have run at once."""
     root = tmp_path_factory.mktemp("fleet")
     for name in PARAMS:
@@ -57,6 +58,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         begin = begin.replace("~/", f"{root}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
         run(folder=ROOT, shell=begin)
     folders = {name: root / name for name in PARAMS}
+    furnish(folders["demand"])
     (folders["demand"] / "fleet.yaml").write_text("homes: [../language]\n")
     said = run("fleet", folder=folders["demand"])
     assert "Airflow retrain.language, router /models/language" in said

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,9 @@ def pipeline(clone: Path, *words: str) -> str:
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path: Path, furnish: Callable[[Path], Path]) -> Path:
     """A clone whose working tree is as here, with a team's package in it that nobody has committed."""
-    folder = clone_as_it_is(tmp_path / "clone")
+    folder = furnish(clone_as_it_is(tmp_path / "clone"))
     package = folder / "my_package"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -78,9 +79,11 @@ def test_the_first_step_for_a_workload_works_and_an_edit_of_it_is_what_runs(clon
     assert len(jobs(clone) - first) == 1  # not the finished job of the model before
 
 
-def test_an_edit_of_a_stage_changes_the_nights_that_open_after_it_alone(tmp_path: Path) -> None:
+def test_an_edit_of_a_stage_changes_the_nights_that_open_after_it_alone(
+    tmp_path: Path, furnish: Callable[[Path], Path]
+) -> None:
     """By the command `daybreak`, whose installed code is a third one."""
-    home = clone_as_it_is(tmp_path / "home")
+    home = furnish(clone_as_it_is(tmp_path / "home"))
     commit = ["git", *IDENTITY, "commit", "--quiet", "--all", "--message=Edit"]
     subprocess.run(["git", "add", "--all"], cwd=home, check=True)
     subprocess.run([*commit, "--allow-empty"], cwd=home, check=True)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -32,9 +33,9 @@ PLACE = ("us-central1", "n2-standard-8")  # of CPUs: its workers run here
 
 
 @pytest.fixture
-def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
+def home(checkout: Path, service: Any, tmp_path: Path, furnish: Callable[[Path], Path]) -> Path:  # noqa: F811
     """A home whose nights rent, and ask again after seconds where they would wait for minutes."""
-    folder, bucket = clone(checkout, tmp_path / "rented"), f"file://{tmp_path}/bucket"
+    folder, bucket = furnish(clone(checkout, tmp_path / "rented")), f"file://{tmp_path}/bucket"
     vertex = {
         "use": "daybreak:Vertex",
         "project": "p",
