@@ -6,12 +6,14 @@ docs/cli.md of the parser that `daybreak` parses with.
 """
 
 import argparse
+import ast
 import inspect
 import types
 import typing
 from collections.abc import Iterable, Iterator
 from datetime import date
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -66,11 +68,9 @@ def is_plug(kind: Any) -> bool:
 def _params() -> Iterator[str]:
     yield f"# Every key of params.yaml\n\n{HEADER}"
     yield PARAMS
-    plugs = {name: field for name, field in Params.model_fields.items() if is_plug(field.annotation)}
-    yield from (
-        f"- `{name}`: {_line(field.description)}"
-        for name, field in sorted(plugs.items(), key=lambda one: PLUGS.index(one[0]))
-    )
+    described = descriptions(Params)
+    plugs = [name for name, field in Params.model_fields.items() if is_plug(field.annotation)]
+    yield from (f"- `{name}`: {_line(described[name])}" for name in sorted(plugs, key=PLUGS.index))
     yield "\nThe other keys stand in a section each."
     head = ""
     for name, section in sections():
@@ -98,8 +98,21 @@ def sections() -> list[tuple[str, type[Section]]]:
     return sorted([*core, *brought], key=lambda one: names.index(one[0]))
 
 
+def descriptions(section: type[Section]) -> dict[str, str]:
+    """Returns the string below each key of a section, also of those that it inherits."""
+    described: dict[str, str] = {}
+    for kind in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        (node,) = ast.parse(inspect.getsource(kind)).body
+        for key, below in pairwise(node.body):
+            match key, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    described[name] = inspect.cleandoc(text)
+    return described
+
+
 def _keys(section: type[Section], prefix: str = "") -> Iterator[str]:
     """Yields a line for each key with the default, and below a mapping the lines of its keys."""
+    described = descriptions(section)
     for key, field in section.model_fields.items():
         values = f"{_values(field)}; required" if field.is_required() else _values(field)
         default = (
@@ -107,7 +120,7 @@ def _keys(section: type[Section], prefix: str = "") -> Iterator[str]:
             if field.is_required()
             else f" {_default(field.get_default(call_default_factory=True))}".rstrip()
         )
-        yield f"- `{prefix}{key}:{default}` ({values}): {_line(field.description)}"
+        yield f"- `{prefix}{key}:{default}` ({values}): {_line(described[key])}"
         for kind in typing.get_args(field.annotation):
             if inspect.isclass(kind) and issubclass(kind, Section) and not is_plug(kind):
                 yield from _keys(kind, f"{key}.")

@@ -39,10 +39,11 @@ CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflo
 class Section(BaseModel):
     """Base of the sections: frozen, unknown keys refused, types not guessed.
 
-    The string below a field describes its key: docs/params.md is made of them (`make docs`).
+    The string below a field describes its key: docs/params.md is made of them (`make docs`), and nothing else
+    reads them, as that parses each class.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Plug(Section):
