@@ -92,7 +92,7 @@ class Metered(cloud.Cloud):
         return self._median_s(START) * exp(self.random.gauss(0, TWICE)) + self._median_s(DATA)
 
     def _median_s(self, name: str) -> float:
-        return sum(portion.expected_s for portion in self.plan.portions if portion.name == name)
+        return sum(portion.expected_s for portion in self.plan.forecast.portions if portion.name == name)
 
     @property
     def uses(self) -> list[invoice.Use]:
@@ -133,7 +133,7 @@ def one_night(number: int, folder: Path, vertex: Vertex) -> tuple[Metered, float
         nights.lay_out(folder)
         world = Metered(night, plan, luck, given, vertex)
         world.run()
-        return world, plan.expected_usd, spent_usd(JOBS, night=night.id)
+        return world, plan.forecast.expected_usd, spent_usd(JOBS, night=night.id)
 
 
 def _params(*, flex_wait_hours: float) -> Params:

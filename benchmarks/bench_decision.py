@@ -170,14 +170,15 @@ def end(each: Draw, *, train_h: float, test_hours: float = 0.0, rng: np.random.G
         return End(power=0.0, trained=0.0, usd=0.0)
     until_s = min(train_h, DECIDE_H - sum(part.expected_s for part in plan.after) / HOUR_S) * HOUR_S
     began_s = BEFORE_TRAINING * until_s
-    takes_s = plan.expected_s * (plan.interval[1] / plan.expected_s) ** (each.luck / NINETY)
+    expected_s, (_, high_s) = plan.forecast.expected_s, plan.forecast.interval
+    takes_s = expected_s * (high_s / expected_s) ** (each.luck / NINETY)
     share = min(1.0, (until_s - began_s) / takes_s)
     after_s = sum(part.expected_s for part in plan.after if part.name != TEST)
     hours = DECIDE_H - (began_s + share * takes_s + after_s) / HOUR_S - OUTCOME_H
     return End(
         power=power(each, hours=hours, rng=rng),
         trained=share,
-        usd=plan.expected_usd * share * takes_s / plan.expected_s,
+        usd=plan.forecast.expected_usd * share * takes_s / expected_s,
     )
 
 

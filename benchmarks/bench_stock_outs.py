@@ -96,7 +96,7 @@ def played(seed: int, folder: Path) -> Cloud:
         night = stock.drawn(seed)
         sections = stock.params_of(night)
         cheapest = _planned(night, budget_usd=1000.0)
-        budget_usd = cheapest.expected_usd * night.budget
+        budget_usd = cheapest.forecast.expected_usd * night.budget
         cloud = Cloud(
             night_of(budget_usd=budget_usd, window_s=stock.WINDOW_S),
             _planned(night, budget_usd=budget_usd),

@@ -221,7 +221,9 @@ def agreement(seed: int) -> Agreement:
     if expected is None or made is None:
         equal = expected is None and made is None
     else:
-        equal = _near(made.expected_usd, expected[0]) and _near(made.expected_s, expected[1])
+        equal = _near(made.forecast.expected_usd, expected[0]) and _near(
+            made.forecast.expected_s, expected[1]
+        )
     return Agreement(
         objective=job["params"].plan.objective, feasible=expected is not None, equal=equal, relaxed=relaxed
     )

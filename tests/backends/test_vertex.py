@@ -298,7 +298,7 @@ def test_a_night_goes_by_its_fallbacks_past_a_region_that_does_not_have_the_mach
     elsewhere = replace(first, region="us-east4")
     placement = Placement(
         rental=elsewhere,
-        expected_s=plan.expected_s,
+        expected_s=plan.forecast.expected_s,
         expected_usd=1.0,
         latest_start=night.night.train_until,
         usd_per_hour=1.0,
@@ -339,7 +339,7 @@ def test_a_night_that_no_place_of_its_plan_will_ever_take_ends_with_the_words_of
     placements = [
         Placement(
             rental=rental,
-            expected_s=night.plan.expected_s,
+            expected_s=night.plan.forecast.expected_s,
             expected_usd=1.0,
             latest_start=night.night.train_until,
             usd_per_hour=1.0,

@@ -91,9 +91,9 @@ def judged(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict
             ),
             records.RUN,
         )
-        records.write(
-            replace(records.read(Plan, records.RUN), expected_usd=0.0, usd_per_hour=0.0), records.RUN
-        )
+        plan = records.read(Plan, records.RUN)
+        free = replace(plan, forecast=replace(plan.forecast, expected_usd=0.0), usd_per_hour=0.0)
+        records.write(free, records.RUN)
         text = Path("params.yaml").read_text().replace("samples: 0", f"samples: {samples}")
         Path("params.yaml").write_text(f"{text}gate: {{refit_epochs: 1}}\n")
         return judge_night()

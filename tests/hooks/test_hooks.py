@@ -114,7 +114,7 @@ def test_a_better_candidate_of_an_extension_is_planned(hooked: Hooked) -> None:
     hooked()
     own = planned()
     hooked(candidates="jobs:half_as_long")
-    assert planned().expected_s == pytest.approx(own.expected_s / 2)
+    assert planned().forecast.expected_s == pytest.approx(own.forecast.expected_s / 2)
 
 
 def test_tonights_way_is_the_one_that_an_extension_chooses_and_its_dollars_are_recorded(

@@ -18,7 +18,7 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_parts import Placement, Portion, Rental, Strategy
+from daybreak.contract.record_parts import JobForecast, Placement, PlanReasons, Portion, Rental, Strategy
 from daybreak.contract.record_types import Night, Plan, Training
 from daybreak.contract.sections import Params
 from daybreak.jobs import launcher
@@ -321,7 +321,8 @@ class Cloud(Backend):
         placements = [
             placement for placement in (*plan.fallbacks, *plan.cheaper) if placement.rental.machine == machine
         ]
-        expected_s = placements[0].expected_s if placements else plan.expected_s - plan.rental.max_wait_s
+        own_s = plan.forecast.expected_s - plan.rental.max_wait_s
+        expected_s = placements[0].expected_s if placements else own_s
         work_s = expected_s - _before_s(self.plan)
         noise = exp(self.random.gauss(0, 0.05))
         factor = self.luck.factors.get(machine, 1.0)
@@ -417,7 +418,7 @@ def _until(luck: dict[str, float], job: Job) -> float:
 
 
 def _before_s(plan: Plan) -> float:
-    return sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
+    return sum(portion.expected_s for portion in plan.forecast.portions if portion.name in BEFORE_WORK)
 
 
 def _end_by(folder: Path) -> float:
@@ -461,17 +462,19 @@ def plan_of(
         micro_batch_size=32,
         num_samples=240 * 32,
         checkpoint_every_s=900,
-        expected_s=whole_s,
-        expected_usd=whole_s / HOUR_S * usd,
-        interval=(whole_s * exp(-1.645 * spread), whole_s * exp(1.645 * spread)),
         fallbacks=fallbacks if strategy == "on-demand" else (placement("a", 1.0), *fallbacks),
-        runner_up="",
         usd_per_hour=usd,
-        portions=(
-            Portion(name="queue", expected_s=60, expected_usd=0),
-            Portion(name="start-up", expected_s=150, expected_usd=0),
-            Portion(name="data", expected_s=30, expected_usd=0),
+        forecast=JobForecast(
+            expected_s=whole_s,
+            expected_usd=whole_s / HOUR_S * usd,
+            interval=(whole_s * exp(-1.645 * spread), whole_s * exp(1.645 * spread)),
+            portions=(
+                Portion(name="queue", expected_s=60, expected_usd=0),
+                Portion(name="start-up", expected_s=150, expected_usd=0),
+                Portion(name="data", expected_s=30, expected_usd=0),
+            ),
         ),
+        reasons=PlanReasons(runner_up=""),
     )
 
 
@@ -529,7 +532,7 @@ def bad_luck(seed: int) -> tuple[Plan, Luck, float, Params]:
     cheapest = plans.planned(night_of(budget_usd=1000, window_s=window_s), sections, share=share)
     # What waits in a queue needs something that is rented at once within the budget, too.
     at_once = (placement.expected_usd for placement in cheapest.fallbacks if not placement.rental.is_spot)
-    least_usd = min(at_once) if strategy == "flex-start" else cheapest.expected_usd
+    least_usd = min(at_once) if strategy == "flex-start" else cheapest.forecast.expected_usd
     budget_usd = least_usd * draw.choice([1.05, 1.5, 3, 10])
     plan = plans.planned(night_of(budget_usd=budget_usd, window_s=window_s), sections, share=share)
     everywhere = 0.5 if draw.random() < 0.1 else exp(draw.gauss(0, 0.08))

@@ -9,6 +9,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.record_parts import JobForecast
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.training.recipe import Result
 from tests.fakes import ScriptedBackend
@@ -84,8 +85,9 @@ def test_the_job_is_told_a_tick_before_money_ends_and_ended_then():
 
 
 def test_the_price_of_an_hour_is_the_plans_own_where_it_says():
-    plan = replace(nights.plan(), expected_s=36_000.0, expected_usd=18.0, usd_per_hour=None)
+    forecast = JobForecast(expected_s=36_000.0, interval=(30_000, 40_000), expected_usd=18.0)
+    plan = replace(nights.plan(), forecast=forecast, usd_per_hour=None)
     two = replace(plan.rental, num_machines=2)
     assert usd_per_hour(replace(plan, usd_per_hour=2.5, rental=two)) == 5.0
     assert usd_per_hour(plan) == pytest.approx(1.8)
-    assert usd_per_hour(replace(plan, expected_s=0)) == 0
+    assert usd_per_hour(replace(plan, forecast=replace(forecast, expected_s=0))) == 0

@@ -44,7 +44,7 @@ def observed(plan, **changed) -> ObservedJob:
 
 def running(plan, *, hours: float, share: float, speed: float = 1.0, **changed) -> ObservedJob:
     """After so many hours with that share of the samples done, by a rate that is well known."""
-    rate = Rate(samples_per_s=speed * plan.num_samples / (plan.expected_s - 240), error=0.01)
+    rate = Rate(samples_per_s=speed * plan.num_samples / (plan.forecast.expected_s - 240), error=0.01)
     at = BEGUN.timestamp() + hours * HOUR_S
     midway = observed(plan, now=at, state="running", seen=round(share * plan.num_samples), rate=rate)
     return replace(midway, **changed)
@@ -55,7 +55,7 @@ def test_the_plan_itself_is_the_first_placement_and_as_sure_as_its_interval():
     own = first(plan, train_until=UNTIL, confidence=0.99)
     assert own.rental == Rental(machine="a", region="us-central1")
     longest_s = (UNTIL - own.latest_start).total_seconds()
-    assert longest_s == pytest.approx(plan.expected_s * 1.205, rel=1e-3)
+    assert longest_s == pytest.approx(plan.forecast.expected_s * 1.205, rel=1e-3)
     late = observed(plan, now=UNTIL.timestamp() - longest_s)
     assert forecast(late, own).chance == pytest.approx(0.99, abs=0.003)
 
@@ -105,7 +105,8 @@ def test_machines_that_do_not_come_for_minutes_are_left_as_if_they_were_refused(
     just = replace(asked, now=asked.now + PATIENCE_S, refused={r.rental: asked.now for r in plan.fallbacks})
     assert forced(just).placement == plan.fallbacks[0]  # the one refused longest ago
     assert forced(replace(just, left_usd=1.0)).placement == asked.placement
-    slow = replace(plan, portions=(replace(plan.portions[0], expected_s=600),))
+    queue = replace(plan.forecast.portions[0], expected_s=600)
+    slow = replace(plan, forecast=replace(plan.forecast, portions=(queue,)))
     assert forced(replace(asked, plan=slow, now=asked.now + 1700)).placement == asked.placement
 
 
@@ -264,11 +265,12 @@ def test_what_is_bought_and_waited_for_is_not_left_for_spot_again():
 
 
 def test_what_is_over_the_budget_is_gone_to_only_when_waiting_longer_would_be_late():
-    plan = planned(strategy="on-demand", budget_usd=planned(strategy="on-demand").expected_usd * 1.01)
+    rich = planned(strategy="on-demand")
+    plan = planned(strategy="on-demand", budget_usd=rich.forecast.expected_usd * 1.01)
     first = observed(plan).placement
-    soon = replace(refused(plan, first), left_usd=plan.expected_usd * 1.01)
+    soon = replace(refused(plan, first), left_usd=plan.forecast.expected_usd * 1.01)
     assert forced(soon).placement is None
-    late = replace(soon, now=UNTIL.timestamp() - plan.expected_s)
+    late = replace(soon, now=UNTIL.timestamp() - plan.forecast.expected_s)
     assert where(forced(late)) == ("a", plans.NEXT, "on-demand")
 
 
@@ -425,6 +427,8 @@ def test_where_only_buying_is_safe_spot_elsewhere_is_not_gone_to():
 def test_what_cannot_be_bought_here_is_bought_elsewhere_before_spot_is_tried():
     plan = planned(strategy="spot")
     here = bought_of(plan, plans.HOME)
-    late = observed(plan, now=UNTIL.timestamp() - 1.8 * plan.expected_s, placement=here, state="refused")
+    late = observed(
+        plan, now=UNTIL.timestamp() - 1.8 * plan.forecast.expected_s, placement=here, state="refused"
+    )
     choice = forced(replace(late, refused={here.rental: late.now - 60}))
     assert where(choice) == ("a", plans.NEXT, "on-demand")

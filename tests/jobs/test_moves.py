@@ -30,7 +30,7 @@ CHEAP = Rental(machine="d", region="us-central1")
 
 def with_cheaper(plan: Plan, *, slower: float = 1.5, usd_per_hour: float = 1.0) -> Plan:
     """The plan, and a machine d that takes so many times as long as a, for a third of its price."""
-    expected_s = 240 + (plan.expected_s - 240) * slower
+    expected_s = 240 + (plan.forecast.expected_s - 240) * slower
     placement = Placement(
         rental=CHEAP,
         expected_s=expected_s,
@@ -84,7 +84,7 @@ def test_a_device_that_waits_for_samples_is_left_for_a_slower_one_though_the_job
     assert forecast(idle, plan.cheaper[0]).rest_s < 1.3 * forecast(idle, idle.placement).rest_s
     assert decide(replace(as_planned, device_use=0.6)).placement == as_planned.placement
     faster = plan.fallbacks[0]
-    assert faster.expected_s < plan.expected_s
+    assert faster.expected_s < plan.forecast.expected_s
     assert forecast(idle, faster) == forecast(as_planned, faster)  # it may read faster, too
 
 

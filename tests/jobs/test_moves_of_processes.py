@@ -13,7 +13,7 @@ from daybreak.contract import records
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import NotYet
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_parts import LOCAL, Placement, Rental, Size
+from daybreak.contract.record_parts import LOCAL, JobForecast, Placement, Rental, Size
 from daybreak.contract.record_types import Training
 from daybreak.contract.sections import Plug
 from daybreak.jobs import launcher
@@ -104,10 +104,12 @@ def trained(
         planned = replace(
             nights.plan(num_samples=NUM_SAMPLES),
             rental=placements["a"].rental,
-            expected_s=planned_s["a"],
-            expected_usd=placements["a"].expected_usd,
+            forecast=JobForecast(
+                expected_s=planned_s["a"],
+                interval=(0.75 * planned_s["a"], 1.5 * planned_s["a"]),
+                expected_usd=placements["a"].expected_usd,
+            ),
             usd_per_hour=prices["a"],
-            interval=(0.75 * planned_s["a"], 1.5 * planned_s["a"]),
             cheaper=(placements["d"],),
             sizes=placements["a"].sizes,
         )

@@ -20,7 +20,9 @@ def on_spot():
         rental=Rental(machine="local"), expected_s=7200, expected_usd=9, latest_start=NIGHT.train_until
     )
     spot = Rental(machine="local", strategy="spot")
-    return replace(nights.plan(), rental=spot, expected_s=7200, expected_usd=3, fallbacks=(bought,))
+    plan = nights.plan()
+    forecast = replace(plan.forecast, expected_s=7200, expected_usd=3)
+    return replace(plan, rental=spot, forecast=forecast, fallbacks=(bought,))
 
 
 def test_a_job_on_spot_that_was_lost_asks_for_spot_again_while_time_allows():

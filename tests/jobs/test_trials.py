@@ -16,9 +16,9 @@ def tried(factors: dict[str, float]) -> Cloud:
     given = given.model_copy(update={"plan": given.plan.model_copy(update={"explore_usd": LEFT_USD})})
     plan = plans.planned(night_of(budget_usd=100), given, share=0.63)
     assert plan.rental.machine == "a"
-    assert plan.chance < given.plan.confidence
-    assert "b is the best that is known, but tonight explores: a may save" in plan.runner_up
-    assert "if it turns out to be late, b takes over in time" in plan.runner_up
+    assert plan.forecast.chance < given.plan.confidence
+    assert "b is the best that is known, but tonight explores: a may save" in plan.reasons.runner_up
+    assert "if it turns out to be late, b takes over in time" in plan.reasons.runner_up
     return play(plan, Luck(factors=factors), budget_usd=100)
 
 
@@ -35,7 +35,7 @@ def test_a_night_that_tries_what_may_be_late_is_done_in_time_and_teaches_its_spe
         assert cloud.fallbacks_taken[0] == "scale up"
         assert training.before_restart
         whole_s, num_updates = training.before_restart
-    planned_s = (cloud.plan.expected_s - 240) / (plans.NUM_SAMPLES / plans.BATCH_SIZE)
+    planned_s = (cloud.plan.forecast.expected_s - 240) / (plans.NUM_SAMPLES / plans.BATCH_SIZE)
     assert whole_s / num_updates == pytest.approx(planned_s / speed, rel=0.2)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.frame import DATA
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.record_parts import PriceSource
 from daybreak.machines.catalog import choose, local, rented
 from daybreak.machines.pricelist import prices
 from tests.planning.jobs import profile
@@ -74,12 +75,12 @@ def test_shipped_prices_are_those_of_the_data_they_name():
 
 def test_where_a_price_comes_from_is_told_for_each_way_of_renting():
     machine = next(m for m in MACHINES if m.name == "a2-highgpu-1g" and m.region == "us-central1")
-    assert machine.price_source("spot")[1] == date(2026, 7, 30)
-    assert machine.price_source("flex-start") == (
-        "public notes on the Cloud Billing Catalog: SKUs of DWS Defined Duration A2; "
+    assert machine.price_source("spot").dated == date(2026, 7, 30)
+    assert machine.price_source("flex-start") == PriceSource(
+        source="public notes on the Cloud Billing Catalog: SKUs of DWS Defined Duration A2; "
         "$0.73 of it for its fee: inferred: 8 x A100 are said to cost 35.26 on Vertex AI in us-central1, "
         "20 % more than on Compute Engine, 2026-11-22",
-        date(2026, 8, 2),
+        dated=date(2026, 8, 2),
     )
 
 

@@ -249,7 +249,7 @@ def test_a_home_of_the_release_before_goes_on_with_its_prices_and_gets_the_fees(
     )
     machine = next(m for m in rented(kept) if (m.name, m.region) == ("g2-standard-4", "us-central1"))
     assert machine.usd_per_hour == pytest.approx(0.8 * 1.15)
-    assert machine.price_source("on-demand")[0] == (
+    assert machine.price_source("on-demand").source == (
         "Cloud Billing Catalog API; $0.12 of it for its fee: inferred: 15 % are listed for A3 in "
         "us-central1, 2026-11-22"
     )

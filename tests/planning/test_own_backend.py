@@ -79,7 +79,7 @@ def test_a_teams_own_machine_is_planned_and_those_of_others_are_only_told_of() -
     plan = planned(f"{__name__}:Cellar", "local, rack-9, g2-standard-4")
     assert plan.rental == Rental(machine="rack-9", num_machines=plan.rental.num_machines)
     assert plan.usd_per_hour == 0.25
-    others = {o.rental.machine: o.why_not for o in plan.options if o.rental.machine != "rack-9"}
+    others = {o.rental.machine: o.why_not for o in plan.reasons.options if o.rental.machine != "rack-9"}
     assert others == dict.fromkeys(("local", "g2-standard-4"), "the backend does not have it")
     assert all(placement.rental.machine == "rack-9" for placement in plan.fallbacks)
 
@@ -104,12 +104,12 @@ def test_a_server_of_one_s_own_is_a_line_of_the_file_which_other_backends_leave_
     records.write(profile(step_s=1e-4), Path("data/run"))
     Path("machines.csv").write_text(SERVER.format("cpu,0", "4,0.5") + "rack,L4,1,8,64,0.1,\n")
     plan = planned(LOCAL, "local")
-    assert (plan.rental, plan.usd_per_hour, plan.price_source) == (
+    assert (plan.rental, plan.usd_per_hour, plan.reasons.price.source) == (
         Rental(machine="local"),
         0.5,
         "machines.csv",
     )
-    assert plan.expected_usd == pytest.approx(0.5 * plan.expected_s / 3600, rel=0.01)
+    assert plan.forecast.expected_usd == pytest.approx(0.5 * plan.forecast.expected_s / 3600, rel=0.01)
     assert [each.name for each in Slurm(machines="machines.csv").machines()] == ["rack"]
     (here,) = Local(machines="machines.csv").machines()
     assert (here.memory_bytes, here.spot) == (4e9, False)
@@ -146,10 +146,10 @@ def test_a_file_of_own_machines_is_planned_for_by_its_prices_and_never_beyond_it
     plan = runner.run(Home.here(), "plan")
     assert isinstance(plan, Plan)
     counts = {}
-    for option in plan.options:
+    for option in plan.reasons.options:
         most = max(counts.get(option.rental.machine, 0), option.rental.num_machines)
         counts[option.rental.machine] = most
     assert plan.rental.machine in ("rack", "shelf")
-    assert (plan.rental.region, plan.price_source) == ("", "machines.csv")
+    assert (plan.rental.region, plan.reasons.price.source) == ("", "machines.csv")
     assert counts["rack"] <= 2
     assert counts["shelf"] <= 4

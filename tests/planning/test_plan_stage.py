@@ -46,7 +46,7 @@ def test_the_task_log_gets_the_same_and_the_output_ends_with_the_record(home, ca
         assert cli.main(["plan"]) == 0
     assert "90 % interval" in caplog.text
     assert json.loads(capsys.readouterr().out)["rental"]["machine"] == "g2-standard-4"
-    assert records.read(Plan, records.RUN).options
+    assert records.read(Plan, records.RUN).reasons.options
 
 
 def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
@@ -61,7 +61,7 @@ def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
     cli.main(["plan"])
     after = records.read(Plan, records.RUN)
     assert (before.rental.machine, after.rental.machine) == ("g2-standard-4", "g2-standard-8")
-    assert after.expected_usd < before.expected_usd
+    assert after.forecast.expected_usd < before.forecast.expected_usd
 
 
 def test_a_negative_price_is_told_with_its_line_and_nothing_is_planned(home, caplog):

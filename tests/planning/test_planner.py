@@ -90,15 +90,15 @@ def params_of(params: PlanParams, training: TrainParams) -> Params:
 
 def test_this_machine_costs_nothing_and_is_taken_when_it_is_in_time():
     made = planned()
-    assert (made.rental, made.expected_usd) == (Rental(machine="local"), 0.0)
+    assert (made.rental, made.forecast.expected_usd) == (Rental(machine="local"), 0.0)
     assert made.num_samples == 1_000_000
-    assert made.interval[0] < made.expected_s < made.interval[1]
+    assert made.forecast.interval[0] < made.forecast.expected_s < made.forecast.interval[1]
 
 
 def test_a_short_night_rents():
     made = planned(hours=0.42, job=profile(step_s=5e-3))
     assert not made.rental.is_local
-    assert made.expected_usd > 0
+    assert made.forecast.expected_usd > 0
 
 
 def test_a_job_bound_by_storage_is_planned_where_its_arrays_stay_in_memory():
@@ -129,7 +129,7 @@ def test_the_fastest_is_faster_and_the_knee_between():
             job=profile(step_s=1e-2),
             budget_usd=500,
             params=PlanParams(machines=("local", "*-*"), objective=objective),
-        )
+        ).forecast
         for objective in ("cost", "knee", "time")
     }
     assert by["time"].expected_s <= by["knee"].expected_s <= by["cost"].expected_s
@@ -150,7 +150,7 @@ def test_each_fallback_can_still_be_started_in_time():
 def test_the_fallbacks_hold_machines_that_are_much_faster_for_a_job_that_turns_out_slow():
     made = planned(hours=2, job=profile(step_s=5e-3))
     fastest = min(made.fallbacks, key=lambda placement: placement.expected_s)
-    assert fastest.expected_s < MUCH_LATER * made.expected_s
+    assert fastest.expected_s < MUCH_LATER * made.forecast.expected_s
     assert fastest.latest_start == max(placement.latest_start for placement in made.fallbacks)
 
 
@@ -179,16 +179,18 @@ def test_the_fallbacks_hold_what_the_budget_pays_half_of_where_there_is_room():
     params = PlanParams(machines=("g2-standard-4",), regions=THREE, spot=False)
     job = profile(step_s=1e-2)
     least = planned(params=params, job=job)
-    poor = planned(params=params, job=job, budget_usd=least.expected_usd * 1.001)
+    poor = planned(params=params, job=job, budget_usd=least.forecast.expected_usd * 1.001)
     assert [placement.rental.region for placement in poor.fallbacks] == [
         placement.rental.region for placement in least.fallbacks
     ]
-    assert all(placement.expected_usd > least.expected_usd * 1.001 for placement in poor.fallbacks)
+    assert all(placement.expected_usd > least.forecast.expected_usd * 1.001 for placement in poor.fallbacks)
     alone = PlanParams(machines=("g2-standard-4", "a2-highgpu-8g"), regions=THREE, spot=False)
+    budget_usd = least.forecast.expected_usd * 1.1
     usd = {
-        r.expected_usd for r in planned(params=alone, job=job, budget_usd=least.expected_usd * 1.1).fallbacks
+        placement.expected_usd
+        for placement in planned(params=alone, job=job, budget_usd=budget_usd).fallbacks
     }
-    assert max(usd) <= 2 * least.expected_usd * 1.1
+    assert max(usd) <= 2 * budget_usd
 
 
 def test_a_fallback_trains_in_batches_of_the_plan_s_size():
@@ -253,7 +255,7 @@ def test_a_plan_on_spot_can_fall_back_on_its_own_machines_on_demand():
     own = made.fallbacks[0]
     assert own.rental == made.rental.on_demand
     assert own.usd_per_hour > made.usd_per_hour
-    waiting = replace(BEGUN, now=6 * 3600 - 2 * made.expected_s, deadline=6 * 3600, state="queued")
+    waiting = replace(BEGUN, now=6 * 3600 - 2 * made.forecast.expected_s, deadline=6 * 3600, state="queued")
     assert place(made, waiting) == Place(zone_of(made.rental), spot=False)
 
 
@@ -363,7 +365,7 @@ def test_a_batch_larger_than_all_samples_is_planned_as_one_update_of_these(caplo
     num_samples = of(1).num_samples
     assert not caplog.text
     fitting, larger = of(num_samples), of(100 * num_samples)
-    assert larger.expected_s == pytest.approx(fitting.expected_s)
+    assert larger.forecast.expected_s == pytest.approx(fitting.forecast.expected_s)
     assert f"is larger than the {num_samples:,} to train on, so that training is one update" in caplog.text
 
 
@@ -420,7 +422,7 @@ def test_a_region_is_chosen_with_the_machine():
     params = PlanParams(machines=("g2-standard-4",), regions=("us-central1", "us-east4"), spot=False)
     made = planned(params=params)
     assert made.rental == Rental(machine="g2-standard-4", region="us-east4")  # 0.7045 rather than 0.7068
-    assert {option.rental.region for option in made.options} == {"us-central1", "us-east4"}
+    assert {option.rental.region for option in made.reasons.options} == {"us-central1", "us-east4"}
 
 
 def test_a_machine_is_not_planned_where_it_is_not_offered():
@@ -440,19 +442,20 @@ def test_flex_start_counts_the_longest_wait_and_bills_none_of_it():
         "flex-start",
         "on-demand",
     )
-    assert made.expected_s == pytest.approx(at_once.expected_s + 7200)
-    assert made.expected_usd == pytest.approx(at_once.expected_usd * (2.0204 / 3.6734 + 0.2) / 1.2)
+    assert made.forecast.expected_s == pytest.approx(at_once.forecast.expected_s + 7200)
+    share = (2.0204 / 3.6734 + 0.2) / 1.2
+    assert made.forecast.expected_usd == pytest.approx(at_once.forecast.expected_usd * share)
     assert made.usd_per_hour == pytest.approx(2.0204 + 0.2 * 3.6734)  # with the fee
-    assert str(made.price_dated) == "2026-08-02"
+    assert str(made.reasons.price.dated) == "2026-08-02"
     assert made.fallbacks[0].rental.strategy == "on-demand"  # what is rented at once is there to fall back on
-    assert made.portions[0].name == "wait, at most"
+    assert made.forecast.portions[0].name == "wait, at most"
 
 
 def test_flex_start_is_left_out_where_nothing_could_be_in_time_after_the_wait():
     params = PlanParams(machines=("a2-highgpu-1g",), spot=False, flex_wait_hours=2)
     made = planned(hours=2.2, params=params, job=profile(step_s=1e-2))
     assert not made.rental.is_queued
-    assert "flex-start" in {option.rental.strategy for option in made.options}
+    assert "flex-start" in {option.rental.strategy for option in made.reasons.options}
 
 
 def test_a_larger_batch_trains_on_more_samples_for_the_same_progress():
@@ -473,7 +476,7 @@ def test_a_backend_that_rents_nothing_gets_the_machine_at_hand_and_says_why():
     params = params_of(EVERYWHERE, TRAINING)
     made = plan(night(), DATASET, profile(), None, params, **AT_HOME)
     assert made.rental.is_local
-    others = [option.why_not for option in made.options if not option.rental.is_local]
+    others = [option.why_not for option in made.reasons.options if not option.rental.is_local]
     assert set(others) == {"the backend does not have it"}
     assert made.fallbacks == ()
 
@@ -507,11 +510,11 @@ def test_more_hours_or_dollars_never_make_the_plan_worse(hours, budget_usd, step
         planned(hours=hours + longer, budget_usd=budget_usd, params=params, job=job),
         planned(hours=hours, budget_usd=budget_usd + richer, params=params, job=job),
     ):
-        assert after.expected_usd <= before.expected_usd
+        assert after.forecast.expected_usd <= before.forecast.expected_usd
 
 
 def test_portions_add_up_to_the_plan():
-    made = planned(hours=2, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",)))
+    made = planned(hours=2, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",))).forecast
     assert sum(portion.expected_s for portion in made.portions) == pytest.approx(made.expected_s)
     assert sum(portion.expected_usd for portion in made.portions) == pytest.approx(made.expected_usd)
     assert [portion.name for portion in made.portions][:4] == ["queue", "start-up", "data", "training"]
@@ -521,13 +524,13 @@ def test_portions_add_up_to_the_plan():
 
 def test_options_are_the_plan_then_the_feasible_then_the_others_with_a_reason_each():
     made = planned(hours=2, budget_usd=0.1, job=profile(step_s=5e-3))
-    first, *rest = made.options
+    first, *rest = made.reasons.options
     assert (first.rental, first.why_not) == (made.rental, "")
     assert all(option.why_not for option in rest)
-    order = [option.feasible for option in made.options]
+    order = [option.feasible for option in made.reasons.options]
     assert order == sorted(order, reverse=True)
     assert any("is over night.budget_usd 0.10" in option.why_not for option in rest)
-    assert made.chance == first.chance > 0.99
+    assert made.forecast.chance == first.chance > 0.99
 
 
 @pytest.mark.parametrize(
@@ -577,9 +580,9 @@ def test_workers_average_now_and_then_where_the_plan_finds_that_it_pays():
     assert best.sync.every > 1
     assert best.rental.num_machines > 1
     assert best.num_samples > plain.num_samples
-    assert best.expected_s < plain.expected_s
+    assert best.forecast.expected_s < plain.forecast.expected_s
     assert f"{best.sync}" in rationale(best, night())
-    assert "times the samples as it averages every" in best.basis
+    assert "times the samples as it averages every" in best.reasons.basis
     assert all(placement.rental != best.rental for placement in best.fallbacks)
 
 
@@ -617,7 +620,7 @@ def test_training_is_planned_to_end_before_the_hours_that_users_need_to_judge():
     plain, early = planned(job=slow), planned(job=slow, test_hours=20.0)
     assert plain.rental.is_local
     assert not early.rental.is_local
-    assert early.interval[1] < 4 * 3600
+    assert early.forecast.interval[1] < 4 * 3600
     assert [part.expected_s for part in early.after if part.name == "live test"] == [20 * 3600]
 
 
@@ -635,7 +638,7 @@ def test_cheaper_places_that_are_too_slow_for_the_whole_job_are_named_for_one_th
     assert 0 < len(made.cheaper) <= 4
     taken = {made.rental, *(placement.rental for placement in made.fallbacks)}
     for placement in made.cheaper:
-        assert placement.expected_usd < 0.9 * made.expected_usd
+        assert placement.expected_usd < 0.9 * made.forecast.expected_usd
         assert placement.latest_start < STARTED
         assert placement.rental not in taken
     fastest = PlanParams(machines=("local", "*-*"), objective="time")

@@ -28,43 +28,52 @@ def made() -> Plan:
 def test_the_first_line_says_what_is_rented_at_what_price_and_why_not_the_next(made):
     first = rationale(made, night(hours=3, budget_usd=2)).splitlines()[0]
     assert first.startswith(f"{made.rental.machine}, spot, in us-central1, batch 256: ")
-    assert f" an hour as of {made.price_dated} (Cyclenerd/" in first
+    assert f" an hour as of {made.reasons.price.dated} (Cyclenerd/" in first
     assert " of $2.00, in time with a chance of " in first
-    assert first.endswith(f"Next best: {made.runner_up}.")
+    assert first.endswith(f"Next best: {made.reasons.runner_up}.")
 
 
 def test_the_table_has_a_line_an_option_with_why_not(made):
     shown = rationale(made, night(hours=3, budget_usd=2))
-    for row in rows(made.options[:12]):
+    for row in rows(made.reasons.options[:12]):
         assert "  ".join(row[:1]) in shown
         assert row[-1] in shown
-    assert [row[-1] for row in rows(made.options)].count("the plan") == 1
-    assert f"and {len(made.options) - 12} more in data/run/plan.json" in shown
+    assert [row[-1] for row in rows(made.reasons.options)].count("the plan") == 1
+    assert f"and {len(made.reasons.options) - 12} more in data/run/plan.json" in shown
 
 
 def test_the_picture_marks_the_plan_once_and_every_place_of_the_frontier(made):
-    drawn = picture(made.options)
+    drawn = picture(made.reasons.options)
     area = "".join(line.partition("|")[2] for line in drawn if "|" in line)
     assert area.count("X") == 1
-    assert 1 <= area.count("o") <= sum(option.frontier for option in made.options)
+    assert 1 <= area.count("o") <= sum(option.frontier for option in made.reasons.options)
     assert all(len(line) < 90 for line in drawn)
 
 
 def test_the_waterfall_adds_up_to_the_night(made):
     tonight = night(hours=3, budget_usd=2)
-    whole_s = sum(portion.expected_s for portion in made.portions)
+    whole_s = sum(portion.expected_s for portion in made.forecast.portions)
     before, left, after = around(made, tonight)
     assert whole_s + before[1] + left[1] == pytest.approx(3 * 3600)
-    assert made.expected_usd + left[2] == pytest.approx(2)
+    assert made.forecast.expected_usd + left[2] == pytest.approx(2)
     told_s = sum(portion.expected_s for portion in made.after)
     assert after == ("left to the decision", pytest.approx(6 * 3600 - told_s), None)
-    names = [portion.name for portion in (*made.portions, *made.after)] + [before[0], left[0], after[0]]
+    names = [portion.name for portion in (*made.forecast.portions, *made.after)] + [
+        before[0],
+        left[0],
+        after[0],
+    ]
     lines = rationale(made, tonight).splitlines()[-len(names) :]
     assert all(line.startswith(name) for line, name in zip(lines, names, strict=True))
 
 
 def test_a_plan_of_an_earlier_night_has_its_sentence_and_no_table(made):
-    old = replace(made, options=(), portions=(), chance=None, basis="", spot=None)
+    old = replace(
+        made,
+        forecast=replace(made.forecast, portions=(), chance=None),
+        reasons=replace(made.reasons, options=(), basis=""),
+        spot=None,
+    )
     shown = rationale(old, night(budget_usd=2))
     assert len(shown.splitlines()) == 1
     assert "chance" not in shown
@@ -80,7 +89,7 @@ def test_a_larger_batch_says_which_prior_its_samples_rest_on():
     params = Params(
         **PLUGS, plan=PlanParams(machines=("local",), batch_sizes=(512,)), train=TrainParams(batch_size=256)
     )
-    basis = plan(night(), DATASET, profile(), None, params, available=EVERYTHING).basis
+    basis = plan(night(), DATASET, profile(), None, params, available=EVERYTHING).reasons.basis
     assert basis.startswith("the profile on cpu; no night has run there, so its prior is a tenth either way")
     assert "1.20 (0.61 to 2.39) times the samples in batches of 512 rather than 256, by the prior of" in basis
     assert "noise-scale theory (noise scale 1,000); no nights with two batch sizes can tell yet" in basis
@@ -101,7 +110,7 @@ def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
     )
     known = CostCalibration(reached=[reached])
     corrected = plan(night(), DATASET, profile(), None, params, available=EVERYTHING, known=known)
-    assert "(noise scale 4,000)" in corrected.basis
+    assert "(noise scale 4,000)" in corrected.reasons.basis
     assert corrected.num_samples < asked.num_samples
 
 
@@ -118,4 +127,4 @@ def test_earlier_nights_take_the_place_of_the_prior():
     params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(batch_size=256))
     known = CostCalibration(past=(past, past))
     corrected = plan(night(), DATASET, profile(), None, params, available=EVERYTHING, known=known)
-    assert corrected.basis == "the profile on cpu, corrected by 2 nights on it"
+    assert corrected.reasons.basis == "the profile on cpu, corrected by 2 nights on it"

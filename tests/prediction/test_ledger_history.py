@@ -75,27 +75,26 @@ def took(made: Plan, times: float) -> Training:
     return minimal_training(
         num_samples=made.num_samples,
         num_updates=-(-made.num_samples // made.batch_size),
-        elapsed_s=made.expected_s * times,
+        elapsed_s=made.forecast.expected_s * times,
     )
 
 
 def width(made: Plan) -> float:
-    return made.interval[1] / made.interval[0]
+    return made.forecast.interval[1] / made.forecast.interval[0]
 
 
 @pytest.mark.slow
 def test_a_machine_that_takes_longer_than_predicted_is_planned_longer(nights):
     plain, tonight = planned(night()), nights([1.3] * 8)
-    assert planned(tonight).expected_s / plain.expected_s == pytest.approx(1.3, rel=0.04)
+    assert planned(tonight).forecast.expected_s / plain.forecast.expected_s == pytest.approx(1.3, rel=0.04)
     assert len(learned(ledger.before(Home.here(), tonight, limit=NIGHTS)).past) == 8
 
 
 @pytest.mark.slow
 def test_the_ratio_stands_when_the_model_changes(nights):
     tonight, slower = nights([1.3] * 8), profile(step_s=4e-3)
-    assert planned(tonight, slower).expected_s / planned(night(), slower).expected_s == pytest.approx(
-        1.3, rel=0.04
-    )
+    taught, untaught = (planned(of, slower).forecast.expected_s for of in (tonight, night()))
+    assert taught / untaught == pytest.approx(1.3, rel=0.04)
 
 
 @pytest.mark.slow
@@ -110,7 +109,7 @@ def test_what_cannot_be_learned_from_is_widened_for(nights):
     tonight = nights([1.0, 1.3, 0.8, 1.4] * 5, num_restarts=1)  # the time of a restart is no update's
     assert learned(ledger.before(Home.here(), tonight, limit=NIGHTS)).past == []
     made = planned(tonight)
-    assert made.widened > 1.5
+    assert made.forecast.widened > 1.5
     assert width(made) > 1.5 * width(planned(night()))
 
 
@@ -177,7 +176,8 @@ def explored(made: Plan, *, cost_usd: float) -> ledger.Entry:
 
 
 def test_what_was_spent_on_trying_is_what_it_took_beyond_the_best():
-    tried = replace(planned(night()), expected_usd=5.0, explore_usd=2.0)
+    made = planned(night())
+    tried = replace(made, forecast=replace(made.forecast, expected_usd=5.0), explore_usd=2.0)
     plain = replace(tried, explore_usd=0.0)
     entries = [explored(tried, cost_usd=6.0), explored(plain, cost_usd=99.0), explored(tried, cost_usd=1.0)]
     assert ledger_history.explored_usd(entries) == pytest.approx(3.0)
@@ -198,8 +198,10 @@ def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
     assert best.explore_usd == 0
     assert 0 < tried.explore_usd <= 30
     assert tried.rental.machine != best.rental.machine
-    assert tried.expected_usd - tried.explore_usd == pytest.approx(best.expected_usd)
-    assert f"{best.rental.machine} is the best that is known, but tonight explores: " in tried.runner_up
+    assert tried.forecast.expected_usd - tried.explore_usd == pytest.approx(best.forecast.expected_usd)
+    assert (
+        f"{best.rental.machine} is the best that is known, but tonight explores: " in tried.reasons.runner_up
+    )
 
 
 SPOT = PARAMS.model_copy(update={"plan": PlanParams(machines=("g2-standard-4",), explore_usd=0.0)})
@@ -277,10 +279,10 @@ def test_the_hours_in_which_users_judged_are_no_time_of_the_gate():
 
 def test_machines_that_took_longer_to_come_are_expected_to_take_longer():
     plain = on_spot()
-    before_s = sum(p.expected_s for p in plain.portions if p.name in BEFORE_WORK)
+    before_s = sum(p.expected_s for p in plain.forecast.portions if p.name in BEFORE_WORK)
     entries = [after(plain, number=k, start_s=3 * before_s) for k in range(5)]
     now = on_spot(learned(entries))
-    now_s = sum(p.expected_s for p in now.portions if p.name in BEFORE_WORK)
+    now_s = sum(p.expected_s for p in now.forecast.portions if p.name in BEFORE_WORK)
     assert now_s == pytest.approx(3 * before_s, rel=0.1)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.formats import percent
-from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_parts import JobForecast, PlanReasons, Rental
 from daybreak.contract.record_types import Plan
 from daybreak.prediction.scorecard import NIGHTS, Z90, PredictionOutcome, outcome, scorecard
 from tests.minimal_records import minimal_training
@@ -105,18 +105,16 @@ def test_an_outcome_is_read_from_the_records_of_a_night():
         micro_batch_size=8,
         num_samples=80,
         checkpoint_every_s=9,
-        expected_s=100,
-        expected_usd=2,
-        interval=(80, 125),
         fallbacks=(),
-        runner_up="",
+        forecast=JobForecast(expected_s=100, expected_usd=2, interval=(80, 125)),
+        reasons=PlanReasons(runner_up=""),
     )
     training = minimal_training(num_samples=80, num_updates=10, elapsed_s=110, cost_usd=2.2)
     slower = outcome("2011-09-01", plan, training)
     assert slower.held
     assert slower.apart == pytest.approx(math.log(1.1) / (math.log(1.25) / Z90))
     assert not outcome("n", plan, replace(training, stopped_by="deadline")).held
-    assert outcome("n", replace(plan, expected_s=0.0), training) is None
+    assert outcome("n", replace(plan, forecast=replace(plan.forecast, expected_s=0.0)), training) is None
 
 
 def test_what_was_needed_is_the_deviation_that_would_have_held():

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import Chain, Record, Rental
+from daybreak.contract.record_parts import Chain, JobForecast, Record, Rental
 from daybreak.storage.ledger import Entry
 from tests.report.nights import only, whole
 
@@ -48,7 +48,8 @@ def _with_figures(entry: Entry, draw: random.Random, *, serves: int, level: floa
     step = draw.gauss(0.003, 0.004)
     slow = draw.lognormvariate(0, 0.09)
     usd = 21.0 * slow * (2.6 if draw.random() < 0.02 else 1.0)
-    elapsed_s = entry.plan.expected_s * 300 * slow
+    forecast = entry.plan.forecast
+    elapsed_s = forecast.expected_s * 300 * slow
     chain = Chain(anchor=max(1, serves - 5), since=night.day - timedelta(days=9), margin=0.012, offset=0.0)
     metrics = entry.evaluation.metrics | {
         "score": wave + step,
@@ -63,9 +64,11 @@ def _with_figures(entry: Entry, draw: random.Random, *, serves: int, level: floa
         plan=replace(
             entry.plan,
             rental=Rental(machine="g2-standard-8", region="us-central1", strategy="spot"),
-            expected_s=entry.plan.expected_s * 300,
-            expected_usd=20.0,
-            interval=(entry.plan.interval[0] * 290, entry.plan.interval[1] * 310),
+            forecast=JobForecast(
+                expected_s=forecast.expected_s * 300,
+                expected_usd=20.0,
+                interval=(forecast.interval[0] * 290, forecast.interval[1] * 310),
+            ),
         ),
         training=replace(entry.training, elapsed_s=elapsed_s, cost_usd=usd),
         evaluation=replace(entry.evaluation, metrics=metrics),

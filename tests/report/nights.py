@@ -11,8 +11,10 @@ from daybreak.contract.record_parts import (
     Drift,
     Epoch,
     Expectation,
+    JobForecast,
     Line,
     Placement,
+    PlanReasons,
     Record,
     Remedy,
     Rental,
@@ -208,9 +210,6 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             micro_batch_size=256,
             num_samples=49_629,
             checkpoint_every_s=31.5,
-            expected_s=78.4,
-            expected_usd=0.42,
-            interval=(70.1, 91.3),
             fallbacks=(
                 Placement(
                     rental=Rental(machine="n1-standard-8", strategy="spot"),
@@ -219,8 +218,9 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
                     latest_start=started + timedelta(hours=17, minutes=55),
                 ),
             ),
-            runner_up="n1-standard-4 at $0.51, dearer by $0.09.",
             tuning=Tuning(num_loaders=2),
+            forecast=JobForecast(expected_s=78.4, expected_usd=0.42, interval=(70.1, 91.3)),
+            reasons=PlanReasons(runner_up="n1-standard-4 at $0.51, dearer by $0.09."),
         ),
         training=Training(
             model_digest="dd" * 16 + ".dir",

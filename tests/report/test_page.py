@@ -12,7 +12,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_parts import Epoch, Line, Taken
+from daybreak.contract.record_parts import Epoch, JobForecast, Line, Taken
 from daybreak.report.page import page, write
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -326,7 +326,7 @@ def test_zeros_are_drawn_like_other_numbers(folder: Path) -> None:
     entry = replace(
         entry,
         night=replace(entry.night, budget_usd=0),
-        plan=replace(entry.plan, expected_usd=0, expected_s=0, interval=(0, 0)),
+        plan=replace(entry.plan, forecast=JobForecast(expected_usd=0, expected_s=0, interval=(0, 0))),
         training=replace(entry.training, cost_usd=0, elapsed_s=0),
         profile=replace(entry.profile, load_s=nothing, step_s=nothing),
         evaluation=replace(entry.evaluation, metrics={"score": 0, "champion_score": 0}, slices=()),

@@ -24,6 +24,11 @@ def option(name: str, seconds: float, usd: float, *, feasible: bool = True, fron
     )
 
 
+def weighing(plan: Plan, *options: Option) -> Plan:
+    """A plan that weighed these options."""
+    return replace(plan, reasons=replace(plan.reasons, options=options))
+
+
 @pytest.fixture
 def night() -> Night:
     return whole().night
@@ -34,16 +39,19 @@ def plan() -> Plan:
     made = whole().plan
     assert made
     return replace(
-        made,
-        options=(
+        weighing(
+            made,
             option("chosen", 3600, 2.0),
             option("quick", 600, 9.0),
             option("poor", 3000, 12.0, frontier=False),
             option("late", 90_000, 0.0, feasible=False),
         ),
-        portions=(
-            Portion(name="queue, at most", expected_s=1800, expected_usd=0),
-            Portion(name="training", expected_s=1800, expected_usd=2.0),
+        forecast=replace(
+            made.forecast,
+            portions=(
+                Portion(name="queue, at most", expected_s=1800, expected_usd=0),
+                Portion(name="training", expected_s=1800, expected_usd=2.0),
+            ),
         ),
     )
 
@@ -70,15 +78,15 @@ def test_what_the_plan_consists_of_is_drawn_with_time_and_dollars(plan, night):
 
 
 def test_a_plan_of_an_earlier_night_has_no_picture(plan, night):
-    drawn = pictures(replace(plan, options=(), portions=()), night)
+    drawn = pictures(replace(weighing(plan), forecast=replace(plan.forecast, portions=())), night)
     assert drawn == {"options": None, "portions": None}
 
 
 def test_options_that_are_all_alike_have_no_picture(plan, night):
-    alone = replace(plan, options=plan.options[:1])
+    alone = weighing(plan, *plan.reasons.options[:1])
     assert pictures(alone, night)["options"] is None
 
 
 def test_options_that_cost_nothing_are_drawn(plan, night):
-    free = tuple(replace(each, expected_usd=0.0) for each in plan.options)
-    assert pictures(replace(plan, options=free), night)["options"]
+    free = tuple(replace(each, expected_usd=0.0) for each in plan.reasons.options)
+    assert pictures(weighing(plan, *free), night)["options"]

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import Record, Rental
+from daybreak.contract.record_parts import JobForecast, PlanReasons, Record, Rental
 from daybreak.contract.record_types import (
     Batch,
     Champion,
@@ -59,11 +59,9 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
         micro_batch_size=64,
         num_samples=3000,
         checkpoint_every_s=60,
-        expected_s=100,
-        expected_usd=1,
-        interval=(90, 120),
         fallbacks=(),
-        runner_up="none",
+        forecast=JobForecast(expected_s=100, expected_usd=1, interval=(90, 120)),
+        reasons=PlanReasons(runner_up="none"),
     )
     yield Training(
         model_digest=digest_of(number, "model"),

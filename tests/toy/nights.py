@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import Live, Rental, Tuning
+from daybreak.contract.record_parts import JobForecast, Live, PlanReasons, Rental, Tuning
 from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Plan, Training, Version
 from daybreak.extensions.live_test.live_test import FOLDER
 from daybreak.storage import branch, checkout, mlflow_client
@@ -96,12 +96,10 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
         micro_batch_size=8,
         num_samples=1000,
         checkpoint_every_s=10,
-        expected_s=20,
-        expected_usd=0.5,
-        interval=(15, 25),
         fallbacks=(),
-        runner_up="none",
         tuning=Tuning(num_loaders=1),
+        forecast=JobForecast(expected_s=20, expected_usd=0.5, interval=(15, 25)),
+        reasons=PlanReasons(runner_up="none"),
     )
     training = Training(
         model_digest=digest,

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_parts import Rental, Tuning
+from daybreak.contract.record_parts import JobForecast, PlanReasons, Rental, Tuning
 from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Training
 from daybreak.contract.sections import Params
 from daybreak.jobs import collector, launcher
@@ -53,12 +53,10 @@ def plan(*, num_samples: int = 3001, checkpoint_every_s: float = 0.2) -> Plan:
         micro_batch_size=16,
         num_samples=num_samples,
         checkpoint_every_s=checkpoint_every_s,
-        expected_s=10,
-        expected_usd=0.01,
-        interval=(5, 15),
         fallbacks=(),
-        runner_up="",
         tuning=Tuning(num_loaders=1),
+        forecast=JobForecast(expected_s=10, expected_usd=0.01, interval=(5, 15)),
+        reasons=PlanReasons(runner_up=""),
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from daybreak.contract.formats import dollars
-from daybreak.contract.record_parts import LOCAL, Strategy
+from daybreak.contract.record_parts import LOCAL, PriceSource, Strategy
 
 INFERRED = "inferred: "  # begins the source of what no list says
 
@@ -120,7 +120,7 @@ class Machine:
             usd = self.spot_usd_per_hour if self.spot else None
         return usd if usd is None or self.disk is None else usd + self.disk.usd_per_hour
 
-    def price_source(self, strategy: Strategy) -> tuple[str, date]:
+    def price_source(self, strategy: Strategy) -> PriceSource:
         """Returns source and date of the price under a strategy, with the source of fee and boot disk."""
         listed = (p for p in self.prices if p.strategy == strategy and p.usd_per_hour is not None)
         price = next(listed, None)
@@ -128,4 +128,4 @@ class Machine:
         for charge, name in ((price.fee if price else None, "its fee"), (self.disk, "its boot disk")):
             if charge:
                 source += f"; {dollars(charge.usd_per_hour)} of it for {name}: {charge.source}"
-        return source, dated
+        return PriceSource(source=source, dated=dated)

@@ -259,6 +259,48 @@ class Portion(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobForecast(Record):
+    """What a plan expects its job to take, from the first submission on, the queue included."""
+
+    expected_s: float
+    interval: tuple[float, float]  # 90 %, of the seconds
+    expected_usd: float
+    chance: float | None = None  # of being done in time
+    widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
+    portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
+
+    def lasting(self, expected_s: float) -> "JobForecast":
+        """Returns the forecast of a job like it that takes so long, at the same price and pace."""
+        share = expected_s / self.expected_s if self.expected_s else 1.0
+        return replace(
+            self,
+            expected_s=expected_s,
+            interval=(self.interval[0] * share, self.interval[1] * share),
+            expected_usd=self.expected_usd * share,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceSource(Record):
+    """The list that a price comes from, and its date."""
+
+    source: str
+    dated: date
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReasons(Record):
+    """Why a plan is as it is, for a person: nothing is decided by it."""
+
+    runner_up: str  # the next best and the number that decided
+    options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
+    basis: str = ""  # what the time rests on: measurements, earlier nights, priors
+    price: PriceSource | None = None
+    samples: str = ""  # why so many samples, a sentence; "": the objective is not quality
+    share: str = ""  # of the machines that it has in common with other models; "" where it has none
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpotOutlook(Record):
     """What a plan on spot expects of losing its machines."""
 

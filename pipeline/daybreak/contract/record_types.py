@@ -20,12 +20,13 @@ from daybreak.contract.record_parts import (
     Erasure,
     Event,
     Expectation,
+    JobForecast,
     Judged,
     Line,
     Live,
     LiveMetric,
-    Option,
     Placement,
+    PlanReasons,
     Portion,
     RecipeTest,
     Record,
@@ -134,36 +135,25 @@ class Plan(Record):
     """What to rent, for how long, at what price."""
 
     rental: Rental
+    usd_per_hour: float | None = None  # of one machine; of unlike ones, the mean
+    gpus: str = ""  # of one machine, "2 x L4"; "" for none
+    forecast: JobForecast
+    after: tuple[Portion, ...] = ()  # what follows training until the decision; not billed
     batch_size: int
     micro_batch_size: int
-    num_samples: int  # to train on, all epochs together
-    checkpoint_every_s: float
-    expected_s: float
-    expected_usd: float
-    interval: tuple[float, float]  # 90 %, of the seconds
-    fallbacks: tuple[Placement, ...]
-    runner_up: str  # the next best and the number that decided
-    tuning: Tuning = field(default_factory=Tuning)
-    chance: float | None = None  # of being done in time
-    usd_per_hour: float | None = None  # of one machine; of unlike ones, the mean
-    price_source: str = ""  # whose price that is
-    price_dated: date | None = None
-    options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
-    portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
-    basis: str = ""  # what the time rests on: measurements, earlier nights, priors
-    spot: SpotOutlook | None = None  # None: on demand, or without the extension `spot`
-    widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
-    after: tuple[Portion, ...] = ()  # what follows training until the decision; not billed
     sizes: tuple[Size, ...] = ()  # of batches to choose among, the planned one first; none where it stays
+    tuning: Tuning = field(default_factory=Tuning)
+    sync: Sync = EVERY_UPDATE  # when its workers agree
+    num_samples: int  # to train on, all epochs together
+    base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
+    num_left_out: int = 0  # samples of missed nights, for which there was no time or money
+    checkpoint_every_s: float
+    fallbacks: tuple[Placement, ...]
+    cheaper: tuple[Placement, ...] = ()  # too slow for the whole job; taken where it is far ahead
+    spot: SpotOutlook | None = None  # None: on demand, or without the extension `spot`
     # Of expected_usd: beyond the best that is known, to learn; below 0 where it costs less if it is in time.
     explore_usd: float = 0.0
-    gpus: str = ""  # of one machine, "2 x L4"; "" for none
-    share: str = ""  # of the machines that it has in common with other models; "" where it has none
-    num_left_out: int = 0  # samples of missed nights, for which there was no time or money
-    base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
-    cheaper: tuple[Placement, ...] = ()  # too slow for the whole job; taken where it is far ahead
-    sync: Sync = EVERY_UPDATE  # when its workers agree
-    samples_reason: str = ""  # why so many samples, a sentence; "": the objective is not quality
+    reasons: PlanReasons
 
 
 @dataclass(frozen=True, kw_only=True)

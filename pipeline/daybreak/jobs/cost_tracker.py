@@ -44,7 +44,8 @@ def usd_per_hour(way: Plan | Placement) -> float:
     """Returns the price per hour of all machines; without a price, their cost divided by their time."""
     if way.usd_per_hour is not None:
         return way.usd_per_hour * way.rental.num_machines
-    return way.expected_usd / way.expected_s * HOUR_S if way.expected_s else 0.0
+    expected = way.forecast if isinstance(way, Plan) else way
+    return expected.expected_usd / expected.expected_s * HOUR_S if expected.expected_s else 0.0
 
 
 def spent_usd(jobs: Path, *, night: str) -> float:

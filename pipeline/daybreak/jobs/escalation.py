@@ -74,7 +74,7 @@ def forced(job: ObservedJob) -> FallbackChoice:
 
 def _is_in_vain(job: ObservedJob) -> bool:
     """Whether machines without a queue of their own were waited for longer than they take to come."""
-    usual_s = sum(portion.expected_s for portion in job.plan.portions if portion.name == QUEUE)
+    usual_s = sum(portion.expected_s for portion in job.plan.forecast.portions if portion.name == QUEUE)
     waits = job.state == "queued" and not job.placement.rental.is_queued
     return waits and job.now - job.since >= max(observed_job.PATIENCE_S, 3 * usual_s)
 

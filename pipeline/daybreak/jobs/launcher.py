@@ -166,15 +166,12 @@ def refit(
 def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
     """Returns the plan of a job as the one before, but of so many samples, at the pace that was measured."""
     expected_s = start_s(plan) + num_samples * training.elapsed_s / max(training.num_samples, 1)
-    share = expected_s / plan.expected_s if plan.expected_s else 1.0
     return replace(
         plan,
         num_samples=num_samples,
         batch_size=min(plan.batch_size, num_samples),
         micro_batch_size=min(plan.micro_batch_size, num_samples),
-        expected_s=expected_s,
-        expected_usd=plan.expected_usd * share,
-        interval=(plan.interval[0] * share, plan.interval[1] * share),
+        forecast=plan.forecast.lasting(expected_s),
         fallbacks=(),
         cheaper=(),
         sizes=(),
@@ -184,9 +181,9 @@ def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
 
 def _expect_in_time(refit: Plan, night: Night) -> None:
     left_s = night.decide_until.timestamp() - night_clock.now()
-    if left_s < refit.expected_s:
+    if left_s < refit.forecast.expected_s:
         raise JobError(
-            f"a refit on {refit.num_samples:,} samples takes about {duration(refit.expected_s)}, and "
+            f"a refit on {refit.num_samples:,} samples takes about {duration(refit.forecast.expected_s)}, and "
             f"{duration(max(left_s, 0.0))} are left for it before the decision; raise night.decide_hours"
         )
 

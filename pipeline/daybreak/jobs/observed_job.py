@@ -10,7 +10,6 @@ from daybreak.contract.backend import TICK_S, JobState
 from daybreak.contract.record_parts import Placement, Rental
 from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
-from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.outlook import NORMAL, Z90, Rate
 from daybreak.jobs.submissions import JobAttempt, JobAttempts
@@ -136,14 +135,16 @@ def _standing(attempts: JobAttempts, state: JobState | None, now: float) -> tupl
 
 def first(plan: Plan, *, train_until: datetime, confidence: float) -> Placement:
     """Returns what the plan itself names, as a placement."""
-    spread = max(LEAST_SPREAD, log(plan.interval[1] / plan.expected_s) / Z90 if plan.expected_s else 0.0)
-    longest_s = plan.expected_s * exp(NORMAL.inv_cdf(max(0.5, confidence)) * spread)
+    forecast = plan.forecast
+    expected_s = forecast.expected_s
+    spread = max(LEAST_SPREAD, log(forecast.interval[1] / expected_s) / Z90 if expected_s else 0.0)
+    longest_s = expected_s * exp(NORMAL.inv_cdf(max(0.5, confidence)) * spread)
     return Placement(
         rental=plan.rental,
-        expected_s=plan.expected_s,
-        expected_usd=plan.expected_usd,
+        expected_s=expected_s,
+        expected_usd=forecast.expected_usd,
         latest_start=train_until - timedelta(seconds=longest_s),
-        usd_per_hour=usd_per_hour(plan) / plan.rental.num_machines,
+        usd_per_hour=plan.usd_per_hour,
         gpus=plan.gpus,
         micro_batch_size=plan.micro_batch_size,
         sizes=plan.sizes,
@@ -199,8 +200,9 @@ def plan_with(job: ObservedJob, placement: Placement) -> Plan:
     return replace(
         job.plan,
         rental=placement.rental,
-        expected_s=placement.expected_s,
-        expected_usd=placement.expected_usd,
-        usd_per_hour=usd_per_hour(placement) / placement.rental.num_machines,
+        usd_per_hour=placement.usd_per_hour,
+        forecast=replace(
+            job.plan.forecast, expected_s=placement.expected_s, expected_usd=placement.expected_usd
+        ),
         fallbacks=tuple(other for other in placements(job) if other.rental != placement.rental),
     )

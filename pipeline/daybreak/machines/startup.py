@@ -69,7 +69,7 @@ class Wait:
 
 def start_s(plan: Plan) -> float:
     """Returns how long a start is expected to take until training goes on, in seconds."""
-    return sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
+    return sum(portion.expected_s for portion in plan.forecast.portions if portion.name in BEFORE_WORK)
 
 
 def restart_s(plan: Plan) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from daybreak import hooks
 from daybreak.contract.errors import DataError, PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_parts import Portion
+from daybreak.contract.record_parts import JobForecast, PlanReasons, Portion
 from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Profile
 from daybreak.planning import fallback
 from daybreak.planning.batch_growth import sizes
@@ -249,7 +249,6 @@ def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Pla
     """Returns the record of a choice: the rental, its fallbacks and the reason."""
     night, job, there, limits = problem.night, space.job, weighed.window, weighed.limits
     best, estimate, tuning = choice.best, choice.best.estimate, space.tuning
-    source, dated = best.machine.price_source(best.rental.strategy)
     if not best.rental.is_local:  # on other machines the useful number of loaders is predicted, not measured
         tuning = replace(tuning, num_loaders=estimate.num_loaders)
     successors = _successors(space, weighed, best)
@@ -257,31 +256,34 @@ def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Pla
     slower = fallback.cheaper(best, successors, limits) if space.params.ranking == "cost" else []
     return Plan(
         rental=best.rental,
-        batch_size=estimate.batch_size,
-        micro_batch_size=estimate.micro_batch_size,
-        num_samples=best.num_samples,
-        checkpoint_every_s=problem.params.train.checkpoint_every_s or estimate.checkpoint_every_s,
-        expected_s=best.expected_s,
-        expected_usd=best.expected_usd,
-        interval=best.interval,
-        fallbacks=fallback.placements(fallbacks, job, night, limits, there),
-        cheaper=fallback.placements(slower, job, night, limits, there),
-        runner_up=choice.runner_up,
-        tuning=tuning,
-        chance=best.chance(limits.deadline_s),
         usd_per_hour=estimate.usd_per_hour,
-        price_source=source,
-        price_dated=dated,
-        widened=estimate.widened,
         gpus=best.machine.gpus,
-        sync=estimate.sync,
-        sizes=sizes(job, best),
-        portions=portions(best),
+        forecast=JobForecast(
+            expected_s=best.expected_s,
+            interval=best.interval,
+            expected_usd=best.expected_usd,
+            chance=best.chance(limits.deadline_s),
+            widened=estimate.widened,
+            portions=portions(best),
+        ),
         after=tuple(
             Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
         ),
-        options=options(weighed.offered, choice=choice, limits=limits, objective=weighed.objective),
-        basis=basis(best, job=job, offered=weighed.offered),
+        batch_size=estimate.batch_size,
+        micro_batch_size=estimate.micro_batch_size,
+        sizes=sizes(job, best),
+        tuning=tuning,
+        sync=estimate.sync,
+        num_samples=best.num_samples,
+        checkpoint_every_s=problem.params.train.checkpoint_every_s or estimate.checkpoint_every_s,
+        fallbacks=fallback.placements(fallbacks, job, night, limits, there),
+        cheaper=fallback.placements(slower, job, night, limits, there),
+        reasons=PlanReasons(
+            runner_up=choice.runner_up,
+            options=options(weighed.offered, choice=choice, limits=limits, objective=weighed.objective),
+            basis=basis(best, job=job, offered=weighed.offered),
+            price=best.machine.price_source(best.rental.strategy),
+        ),
     )
 
 

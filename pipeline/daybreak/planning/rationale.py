@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import log
 
 from daybreak.contract.formats import count, dollars, duration
-from daybreak.contract.record_parts import Option, Sync
+from daybreak.contract.record_parts import Option, PriceSource, Sync
 from daybreak.contract.record_types import Night, Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST
@@ -25,13 +25,14 @@ def rationale(plan: Plan, night: Night) -> str:
 
 def _lines(plan: Plan, night: Night) -> Iterator[str]:
     yield from sentences(plan, night)
-    if plan.options:
+    options = plan.reasons.options
+    if options:
         yield ""
-        yield from _table(plan.options)
-    if len({(option.expected_s, option.expected_usd) for option in plan.options}) > 1:
+        yield from _table(options)
+    if len({(option.expected_s, option.expected_usd) for option in options}) > 1:
         yield ""
-        yield from picture(plan.options)
-    if plan.portions:
+        yield from picture(options)
+    if plan.forecast.portions:
         yield ""
         yield from _waterfall(plan, night)
 
@@ -41,38 +42,42 @@ def sentences(plan: Plan, night: Night) -> Iterator[str]:
     yield summary(plan, night)
     if night.chosen:
         yield f"{night.chosen.reason}."
-    if plan.samples_reason:
-        yield f"{plan.samples_reason}."
+    if plan.reasons.samples:
+        yield f"{plan.reasons.samples}."
     if plan.num_left_out:
         yield (
             f"{count(plan.num_left_out)} samples of missed nights, which no version was trained on, are left "
             f"out for want of time or money; raise night.train_hours or night.budget_usd, or train cold."
         )
-    if plan.basis:
-        yield f"The time rests on {plan.basis}."
+    if plan.reasons.basis:
+        yield f"The time rests on {plan.reasons.basis}."
     if night.test_hours:
         yield _test(plan, night)
-    if plan.share:
-        yield f"Its share: {plan.share}."
+    if plan.reasons.share:
+        yield f"Its share: {plan.reasons.share}."
     if plan.spot:
         yield f"On spot: {plan.spot.basis}."
 
 
 def summary(plan: Plan, night: Night) -> str:
     """Returns the plan in two sentences: machines, time, dollars and chance, then the next best way."""
-    low, high = plan.interval
-    chance = f", in time with a chance of {chance_in_percent(plan.chance)}" if plan.chance is not None else ""
+    forecast, runner_up = plan.forecast, plan.reasons.runner_up
+    low, high = forecast.interval
+    chance = ""
+    if forecast.chance is not None:
+        chance = f", in time with a chance of {chance_in_percent(forecast.chance)}"
     text = (
-        f"{plan.rental}, batch {count(plan.batch_size)}{_averages(plan.sync)}: {duration(plan.expected_s)} "
-        f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
+        f"{plan.rental}, batch {count(plan.batch_size)}{_averages(plan.sync)}: "
+        f"{duration(forecast.expected_s)} ({duration(low)} to {duration(high)}) "
+        f"for {dollars(forecast.expected_usd)} "
         f"of {dollars(night.budget_usd)}{chance}."
     )
-    if plan.price_dated and (plan.usd_per_hour or not plan.rental.is_local):
-        text += f" {price(plan)}."
+    if plan.reasons.price and (plan.usd_per_hour or not plan.rental.is_local):
+        text += f" {price(plan.usd_per_hour, plan.reasons.price)}."
     if plan.explore_usd and not plan.base_samples and not (night.chosen and night.chosen.tried):
         more = "more" if plan.explore_usd > 0 else "less"
-        return f"{text} Exploring, for {dollars(abs(plan.explore_usd))} {more}: {plan.runner_up}."
-    return f"{text} Next best: {plan.runner_up}." if plan.runner_up else text
+        return f"{text} Exploring, for {dollars(abs(plan.explore_usd))} {more}: {runner_up}."
+    return f"{text} Next best: {runner_up}." if runner_up else text
 
 
 def _averages(sync: Sync) -> str:
@@ -92,9 +97,9 @@ def _test(plan: Plan, night: Night) -> str:
     )
 
 
-def price(plan: Plan) -> str:
+def price(usd_per_hour: float | None, by: PriceSource) -> str:
     """Returns the price of one machine by the hour, with date and source."""
-    return f"{dollars(plan.usd_per_hour)} an hour as of {plan.price_dated} ({plan.price_source})"
+    return f"{dollars(usd_per_hour)} an hour as of {by.dated} ({by.source})"
 
 
 def chance_in_percent(chance: float) -> str:
@@ -187,17 +192,18 @@ def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], .
         after = "left to the decision"
     if after_s < 0:  # training has to be done before its own deadline
         window_s, after_s = window_s + after_s, 0.0
-    before_s = window_s * BEFORE_TRAINING
+    before_s, forecast = window_s * BEFORE_TRAINING, plan.forecast
+    left_s, left_usd = window_s - before_s - forecast.expected_s, night.budget_usd - forecast.expected_usd
     return (
         ("kept for the stages before", before_s, None),
-        ("left to the deadline", window_s - before_s - plan.expected_s, night.budget_usd - plan.expected_usd),
+        ("left to the deadline", left_s, left_usd),
         (after, after_s, None),
     )
 
 
 def _waterfall(plan: Plan, night: Night) -> Iterator[str]:
     """Yields a bar per portion of the time, each beginning where the last one ends; dollars beside it."""
-    portions, rest = (*plan.portions, *plan.after), around(plan, night)
+    portions, rest = (*plan.forecast.portions, *plan.after), around(plan, night)
     total_s = sum(portion.expected_s for portion in portions) or 1.0
     wide = max(len(label) for label in [p.name for p in portions] + [label for label, _, _ in rest])
     begin_s = 0.0

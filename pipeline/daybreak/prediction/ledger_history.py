@@ -63,7 +63,7 @@ def calibration_of(
 def explored_usd(entries: Sequence[Entry]) -> float:
     """Returns the dollars that the last nights spent on trying other ways than the best known one."""
     tried = [e for e in entries[-NIGHTS_AHEAD:] if e.plan and e.plan.explore_usd]
-    best_usd = [(e, e.plan.expected_usd - e.plan.explore_usd) for e in tried if e.plan]
+    best_usd = [(e, e.plan.forecast.expected_usd - e.plan.explore_usd) for e in tried if e.plan]
     return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
 
 

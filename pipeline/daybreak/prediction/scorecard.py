@@ -81,23 +81,25 @@ class Scorecard:
 
 def within_interval(plan: Plan, training: Training) -> bool:
     """Returns whether training came to its end within the plan's interval."""
-    return training.stopped_by == "finished" and plan.interval[0] <= training.took_s <= plan.interval[1]
+    low_s, high_s = plan.forecast.interval
+    return training.stopped_by == "finished" and low_s <= training.took_s <= high_s
 
 
 def outcome(night: str, plan: Plan, training: Training) -> PredictionOutcome | None:
     """Returns what was predicted and what happened; None where there is nothing to compare."""
-    if min(plan.expected_s, *plan.interval, training.elapsed_s) <= 0:
+    forecast = plan.forecast
+    if min(forecast.expected_s, *forecast.interval, training.elapsed_s) <= 0:
         return None
     return PredictionOutcome(
         night=night,
-        predicted_s=plan.expected_s,
-        low_s=plan.interval[0],
-        high_s=plan.interval[1],
+        predicted_s=forecast.expected_s,
+        low_s=forecast.interval[0],
+        high_s=forecast.interval[1],
         actual_s=training.took_s,
-        predicted_usd=plan.expected_usd,
+        predicted_usd=forecast.expected_usd,
         actual_usd=training.cost_usd,
         finished=training.stopped_by == "finished",
-        widened=plan.widened,
+        widened=forecast.widened,
     )
 
 

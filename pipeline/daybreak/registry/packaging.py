@@ -202,9 +202,9 @@ def log_records(
 
     params = run_params(night, plan, training)
     metrics = dict(evaluation.metrics) | {
-        "time/planned_s": plan.expected_s,
+        "time/planned_s": plan.forecast.expected_s,
         "time/elapsed_s": training.elapsed_s,
-        "cost/planned_usd": plan.expected_usd,
+        "cost/planned_usd": plan.forecast.expected_usd,
         "cost/usd": training.cost_usd,
         "training/num_updates": float(training.num_updates),
         "training/num_restarts": float(training.num_restarts),

@@ -242,9 +242,12 @@ def _of_profile(profile: Profile) -> str:
 
 def _of_plan(plan: Plan, training: Training | None) -> str:
     if training is None:
-        return f"{plan.rental}: {duration(plan.expected_s)}, {formats.dollars(plan.expected_usd)} planned"
+        expected = f"{duration(plan.forecast.expected_s)}, {formats.dollars(plan.forecast.expected_usd)}"
+        return f"{plan.rental}: {expected} planned"
     inside = "inside" if scorecard.within_interval(plan, training) else "outside of"
-    return f"{duration(training.took_s)} of {duration(plan.expected_s)} planned, {inside} its interval"
+    return (
+        f"{duration(training.took_s)} of {duration(plan.forecast.expected_s)} planned, {inside} its interval"
+    )
 
 
 def lineage(entry: Entry) -> dict[str, str]:

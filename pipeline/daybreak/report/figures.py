@@ -26,7 +26,7 @@ def until(entry: Entry, history: Sequence[Entry]) -> list[NightRow]:
 
 def used(entry: Entry, plan: Plan) -> str:
     """Draws time and dollars of the training, against the plan, the deadline and the budget."""
-    night, training = entry.night, entry.training
+    night, training, forecast = entry.night, entry.training, plan.forecast
     limit_s = (night.train_until - night.started_at).total_seconds()
     used_s = training.took_s if training else None
     used_usd = training.cost_usd if training else None
@@ -35,19 +35,19 @@ def used(entry: Entry, plan: Plan) -> str:
             charts.Used(
                 label="Time",
                 used=used_s,
-                planned=plan.expected_s,
-                low=plan.interval[0],
-                high=plan.interval[1],
+                planned=forecast.expected_s,
+                low=forecast.interval[0],
+                high=forecast.interval[1],
                 limit=limit_s,
-                text=f"{formats.duration(used_s)} of {formats.duration(plan.expected_s)} planned",
+                text=f"{formats.duration(used_s)} of {formats.duration(forecast.expected_s)} planned",
                 limit_text=f"deadline {formats.duration(limit_s)}",
             ),
             charts.Used(
                 label="Cost",
                 used=used_usd,
-                planned=plan.expected_usd,
+                planned=forecast.expected_usd,
                 limit=night.budget_usd,
-                text=f"{formats.dollars(used_usd)} of {formats.dollars(plan.expected_usd)} planned",
+                text=f"{formats.dollars(used_usd)} of {formats.dollars(forecast.expected_usd)} planned",
                 limit_text=f"budget {formats.dollars(night.budget_usd)}",
             ),
         ]

@@ -132,7 +132,8 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
     is_anchor = bool(chain and entry.champion and chain.anchor == entry.champion.version)
     # A champion that is its own anchor is not scored a second time.
     anchor = metrics.get("champion_score" if is_anchor else "anchor_score") if chain else None
-    predicted = (plan.interval[0], plan.expected_s, plan.interval[1]) if plan else None
+    forecast = plan.forecast if plan else None
+    predicted = (forecast.interval[0], forecast.expected_s, forecast.interval[1]) if forecast else None
     judged = None
     if verdict and verdict.effect is not None and verdict.low is not None and verdict.high is not None:
         judged = (verdict.low, verdict.effect, verdict.high)
@@ -149,7 +150,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         usd=training.cost_usd if training else None,
         budget_usd=night.budget_usd,
         predicted_s=predicted if predicted and min(predicted) > 0 else None,
-        predicted_usd=plan.expected_usd if plan else None,
+        predicted_usd=forecast.expected_usd if forecast else None,
         is_whole=training is None or training.stopped_by == "finished",
         score=standing.score(entry.evaluation),
         champion_score=metrics.get("champion_score"),

@@ -26,8 +26,8 @@ NEAR = 5.0  # a limit of more than this many times everything else is left out
 def pictures(plan: Plan, night: Night) -> dict[str, str | None]:
     """Returns the pictures by name, None where the plan does not allow one."""
     return {
-        "options": options(plan.options, night=night),
-        "portions": portions((*plan.portions, *plan.after)),
+        "options": options(plan.reasons.options, night=night),
+        "portions": portions((*plan.forecast.portions, *plan.after)),
     }
 
 

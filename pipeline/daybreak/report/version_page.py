@@ -167,11 +167,12 @@ def _of_training(entry: Entry) -> Iterable[str]:
     plan, training = entry.plan, entry.training
     if plan is None or training is None:
         return
+    forecast = plan.forecast
     yield table(
         ["", "planned", "actual"],
         [
-            ["time", formats.duration(plan.expected_s), formats.duration(training.took_s)],
-            ["cost", formats.dollars(plan.expected_usd), formats.dollars(training.cost_usd)],
+            ["time", formats.duration(forecast.expected_s), formats.duration(training.took_s)],
+            ["cost", formats.dollars(forecast.expected_usd), formats.dollars(training.cost_usd)],
             ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
         ],
     )
@@ -180,7 +181,7 @@ def _of_training(entry: Entry) -> Iterable[str]:
     yield (
         f"Trained on {plan.rental}{device}, {formats.counted(training.num_restarts, 'restart')}, "
         f"stopped by {training.stopped_by}; the time is {inside} the plan's 90 % interval, "
-        f"{formats.duration(plan.interval[0])} to {formats.duration(plan.interval[1])}."
+        f"{formats.duration(forecast.interval[0])} to {formats.duration(forecast.interval[1])}."
     )
 
 

@@ -183,7 +183,7 @@ def derive(entry: Entry, *, at: datetime, over: bool) -> Iterator[Event]:
         yield Event(kind="opened", at=night.started_at, night=night.id, reason=night.trigger)
     yield from _drifted(entry, at=at)
     if plan := entry.plan:
-        what = f"{plan.rental}: {duration(plan.expected_s)}, {dollars(plan.expected_usd)}"
+        what = f"{plan.rental}: {duration(plan.forecast.expected_s)}, {dollars(plan.forecast.expected_usd)}"
         yield Event(kind="planned", at=at, night=night.id, subject=str(plan.rental), reason=what)
     if training and training.cost_usd > night.budget_usd:
         cost = f"its jobs cost {dollars(training.cost_usd)} of {dollars(night.budget_usd)}"

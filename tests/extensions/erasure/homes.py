@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from daybreak import runner
 from daybreak.contract import params, records
-from daybreak.contract.record_parts import Rental, Tuning
+from daybreak.contract.record_parts import JobForecast, PlanReasons, Rental, Tuning
 from daybreak.contract.record_types import Dataset, Night, Plan, Verdict
 from daybreak.contract.sections import Params
 from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
@@ -140,12 +140,10 @@ def promote(loaded: Params) -> None:
         micro_batch_size=8,
         num_samples=10,
         checkpoint_every_s=10,
-        expected_s=20,
-        expected_usd=0,
-        interval=(15, 25),
         fallbacks=(),
-        runner_up="none",
         tuning=Tuning(num_loaders=1),
+        forecast=JobForecast(expected_s=20, expected_usd=0, interval=(15, 25)),
+        reasons=PlanReasons(runner_up="none"),
     )
     training = minimal_training(model_digest=digest, num_samples=10)
     for record in (plan, training, make_evaluation(digest)):

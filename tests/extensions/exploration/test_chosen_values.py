@@ -12,7 +12,7 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import params, records
-from daybreak.contract.record_parts import Chosen, Rental
+from daybreak.contract.record_parts import Chosen, JobForecast, PlanReasons, Rental
 from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Plan
 from daybreak.contract.sections import Params
 from daybreak.extensions.exploration import chosen_values
@@ -33,11 +33,9 @@ PLAN = Plan(
     micro_batch_size=64,
     num_samples=3000,
     checkpoint_every_s=60,
-    expected_s=100,
-    expected_usd=0,
-    interval=(90, 120),
     fallbacks=(),
-    runner_up="none",
+    forecast=JobForecast(expected_s=100, expected_usd=0, interval=(90, 120)),
+    reasons=PlanReasons(runner_up="none"),
 )
 
 

@@ -118,9 +118,9 @@ def test_nights_explore_within_their_cap_and_end_with_what_is_cheapest(world, re
     plans = run(world, repository, count=8)
     explored = [made for made in plans if made.explore_usd > 0]
     assert explored
-    assert all(f"trying costs ${made.explore_usd:.2f}" in made.runner_up for made in explored)
-    assert all(made.chance >= TOLD.confidence for made in plans)
-    assert all(made.expected_usd <= night().budget_usd for made in plans)
+    assert all(f"trying costs ${made.explore_usd:.2f}" in made.reasons.runner_up for made in explored)
+    assert all(made.forecast.chance >= TOLD.confidence for made in plans)
+    assert all(made.forecast.expected_usd <= night().budget_usd for made in plans)
     assert sum(made.explore_usd for made in plans) <= CAP_USD
     assert plans[-1].explore_usd == 0
     costs = [world.usd_to_quality(made) for made in plans]
@@ -133,11 +133,11 @@ def test_nights_try_what_the_forecast_is_not_sure_is_in_time_and_keep_it(reposit
     """In eight hours the first forecast is sure of four fast machines only, at four times the dollars."""
     world = World(machine_times=1.0, beyond=0.0)
     plans = run(world, repository, count=6, hours=8)
-    tried = [made for made in plans if made.chance < TOLD.confidence]
+    tried = [made for made in plans if made.forecast.chance < TOLD.confidence]
     assert tried
     for made in tried:
         assert made.explore_usd < 0
-        assert "if it turns out to be late, g2-standard-24 takes over in time" in made.runner_up
+        assert "if it turns out to be late, g2-standard-24 takes over in time" in made.reasons.runner_up
         assert any(placement.rental.machine == "g2-standard-24" for placement in made.fallbacks)
     costs = [world.usd_to_quality(made) for made in plans]
     assert costs[-1] == min(costs) < 0.4 * costs[0]

@@ -53,34 +53,34 @@ PAYS = nights(*(1, 2, 1, 4) * 3)
 
 def test_a_curve_that_pays_buys_the_longest_training_that_nights_have_shown_and_says_so():
     longer, recipe = planned(PAYS), planned(PAYS, objective="cost")
-    assert (recipe.num_samples, recipe.samples_reason, recipe.base_samples) == (EPOCH, "", 0)
+    assert (recipe.num_samples, recipe.reasons.samples, recipe.base_samples) == (EPOCH, "", 0)
     assert (longer.num_samples, longer.base_samples) == (4 * EPOCH, 4 * EPOCH)
-    assert longer.expected_s > 3.5 * recipe.expected_s
-    assert longer.samples_reason.startswith(
+    assert longer.forecast.expected_s > 3.5 * recipe.forecast.expected_s
+    assert longer.reasons.samples.startswith(
         "It trains on 4 times the samples of the recipe, for $0.00 more, "
     )
-    assert f"\n{longer.samples_reason}.\n" in rationale(longer, night())
+    assert f"\n{longer.reasons.samples}.\n" in rationale(longer, night())
 
 
 @pytest.mark.parametrize("worth", [0.0, -0.02])
 def test_a_curve_that_does_not_pay_stays_at_the_recipe_and_says_so(worth):
     stays = planned(nights(*(1, 2, 1, 4) * 3, worth=worth))
     assert (stays.num_samples, stays.base_samples) == (EPOCH, 0)
-    assert "more may add nothing: " in stays.samples_reason
+    assert "more may add nothing: " in stays.reasons.samples
 
 
 def test_hours_that_do_not_suffice_for_the_best_length_buy_the_next():
-    took_s = planned(PAYS, objective="cost").interval[1]
+    took_s = planned(PAYS, objective="cost").forecast.interval[1]
     assert planned(PAYS, hours=3 * took_s / 3600).num_samples == 2 * EPOCH
     tight = planned(PAYS, hours=1.5 * took_s / 3600)
     assert tight.num_samples == EPOCH
-    assert "no machine is in time and within the budget with more, though " in tight.samples_reason
+    assert "no machine is in time and within the budget with more, though " in tight.reasons.samples
 
 
 def test_nights_that_trained_equally_long_show_nothing():
     stays = planned(nights(*(1,) * 20))
     assert stays.num_samples == EPOCH
-    assert stays.samples_reason.endswith(
+    assert stays.reasons.samples.endswith(
         "0 nights like tonight trained on more samples and 20 on the recipe's, too few to estimate a gain; "
         "plan.explore_usd lets nights try"
     )

@@ -214,9 +214,10 @@ def test_a_night_that_tries_a_value_tries_no_more_samples_and_its_plan_says_what
     longer, _ = planned(Chosen(values={DAYS: 30}, rest=""), {})
     assert longer.num_samples == 8 * EPOCH  # which it tries, as four times as many have paid
     reason = "prepare.window_days is 60, not 30, to learn what it adds, for about $0.10 more"
-    trial = Chosen(values={DAYS: 60}, rest="", tried=DAYS, usual_usd=usual.expected_usd / 2, reason=reason)
+    usual_usd = usual.forecast.expected_usd / 2
+    trial = Chosen(values={DAYS: 60}, rest="", tried=DAYS, usual_usd=usual_usd, reason=reason)
     tried, text = planned(trial, {DAYS: 30})
     assert tried.num_samples == EPOCH
-    assert tried.explore_usd == pytest.approx(usual.expected_usd / 2)
+    assert tried.explore_usd == pytest.approx(usual_usd)
     assert f"\n{reason}.\n" in text
     assert "Exploring" not in text

@@ -207,7 +207,7 @@ def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
     has = next(name for name, status in ended.items() if status == 0)
     plan = records.read(Plan, lead.parent / has / "nights/one" / records.RUN)
     assert (plan.rental.machine, plan.rental.num_machines) == (machine, 1)
-    assert plan.share == f"1 x {machine} of the fleet's 1"
+    assert plan.reasons.share == f"1 x {machine} of the fleet's 1"
     entries = json.loads((lead / evening.JOURNAL).read_text())
     assert ["share" in entries[name] for name in ("shop", "cards")] == [has == "shop", has == "cards"]
 

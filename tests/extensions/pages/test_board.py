@@ -94,7 +94,7 @@ def test_a_night_outside_of_its_predicted_interval_is_marked_and_counted() -> No
     late = whole()
     assert late.training
     assert late.plan
-    slow = replace(late, training=replace(late.training, elapsed_s=2 * late.plan.interval[1]))
+    slow = replace(late, training=replace(late.training, elapsed_s=2 * late.plan.forecast.interval[1]))
     assert (row_of(slow).held, row_of(replace(late, training=replace(late.training, elapsed_s=80))).held) == (
         False,
         True,

@@ -132,7 +132,7 @@ def test_a_night_that_waits_for_a_person_says_until_when_and_how_to_answer(tmp_p
 def test_before_training_the_chance_is_the_plans(tmp_path: Path) -> None:
     plan = whole().plan
     assert plan
-    planned: Plan = replace(plan, chance=0.93)
+    planned: Plan = replace(plan, forecast=replace(plan.forecast, chance=0.93))
     night = facts(tmp_path, "batch", plan=planned)
     assert running.running(night, now=at(night, hours=1)).chance == 0.93
 

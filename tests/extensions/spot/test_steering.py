@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.backend import TICK_S
-from daybreak.contract.record_parts import Placement, Portion, Rental
+from daybreak.contract.record_parts import JobForecast, Placement, PlanReasons, Portion, Rental
 from daybreak.contract.record_types import Plan
 from daybreak.extensions.spot.states import Place
 from daybreak.extensions.spot.steering import _capacity, place, zone_of
@@ -31,11 +31,9 @@ PLAN = Plan(
     micro_batch_size=32,
     num_samples=36_000,
     checkpoint_every_s=600,
-    expected_s=10 * HOUR_S,
-    expected_usd=18.0,
-    interval=(1, 2),
     fallbacks=(BOUGHT,),
-    runner_up="",
+    forecast=JobForecast(expected_s=10 * HOUR_S, expected_usd=18.0, interval=(1, 2)),
+    reasons=PlanReasons(runner_up=""),
 )
 
 
@@ -97,7 +95,12 @@ def test_without_spot_in_the_plan_or_a_fallback_to_buy_it_is_as_planned():
 
 
 def test_a_start_that_brings_much_data_is_begun_earlier():
-    slow = replace(PLAN, portions=(Portion(name="data", expected_s=HOUR_S, expected_usd=1.0),))
+    slow = replace(
+        PLAN,
+        forecast=replace(
+            PLAN.forecast, portions=(Portion(name="data", expected_s=HOUR_S, expected_usd=1.0),)
+        ),
+    )
     assert restart_s(PLAN) == RESTART_S
     assert restart_s(slow) == 2 * HOUR_S
     late = replace(BEGUN, now=1.5 * HOUR_S, attempts=ONCE, state="queued")
@@ -140,7 +143,7 @@ def test_it_never_waits_or_asks_for_spot_without_time_for_a_start_after_it(hours
 @pytest.mark.slow
 @given(st.floats(0.05, 10))
 def test_a_job_however_short_beside_a_start_asks_for_spot_at_once(hours):
-    short = replace(PLAN, expected_s=hours * HOUR_S, usd_per_hour=1.8)
+    short = replace(PLAN, forecast=replace(PLAN.forecast, expected_s=hours * HOUR_S), usd_per_hour=1.8)
     assert place(short, BEGUN) == Place("a2", spot=True)
 
 

@@ -25,11 +25,11 @@ def worst_of(budget_usd: float, plan=PRICED) -> WorstCase:
 def night(works: list[bool]) -> float:
     """Dollars of a night on which spot works in some stretches of half an hour, and is lost in the others."""
     now = done_s = usd = 0.0
-    while done_s < PLAN.expected_s and now < UNTIL_S:
-        seen = int(done_s / PLAN.expected_s * PLAN.num_samples)
+    while done_s < PLAN.forecast.expected_s and now < UNTIL_S:
+        seen = int(done_s / PLAN.forecast.expected_s * PLAN.num_samples)
         chosen = place(PRICED, replace(BEGUN, now=now, deadline=UNTIL_S, seen=seen, attempts=ONCE))
         if chosen is not None and not chosen.spot:
-            rest_s = PLAN.expected_s - done_s + restart_s(PLAN)
+            rest_s = PLAN.forecast.expected_s - done_s + restart_s(PLAN)
             return usd + min(rest_s, UNTIL_S - now) / HOUR_S * BOUGHT_USD
         now += TICK_S
         if chosen is not None:
@@ -47,7 +47,7 @@ def test_no_night_costs_more(works):
 
 def test_the_worst_is_far_above_what_is_expected_and_below_all_of_it_bought_beside_spot():
     worst = worst_of(inf).worst_usd
-    assert PLAN.expected_s / HOUR_S * BOUGHT_USD < worst < 18 * (1 + BOUGHT_USD)
+    assert PLAN.forecast.expected_s / HOUR_S * BOUGHT_USD < worst < 18 * (1 + BOUGHT_USD)
     assert worst_of(inf).paid_from == 0
 
 

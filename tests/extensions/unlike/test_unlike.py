@@ -73,16 +73,16 @@ def test_two_machines_that_are_late_by_themselves_are_in_time_together():
     joined = planned(FAST, SLOW, hours=together)
     assert joined.rental == Rental(machine="fast", num_machines=2, others=(Pool(machine="slow"),))
     assert joined.usd_per_hour == 2.0
-    assert joined.expected_usd == pytest.approx(
-        2 * 2.0 * joined.expected_s / 3600, rel=0.02
-    )  # less the queue
+    forecast = joined.forecast
+    usd = 2 * 2.0 * forecast.expected_s / 3600
+    assert forecast.expected_usd == pytest.approx(usd, rel=0.02)  # less the queue
     assert not joined.fallbacks or all(not placement.rental.others for placement in joined.fallbacks)
     assert loads(Plan, dumps(joined)) == joined
 
 
 def test_together_they_are_no_faster_than_both_speeds_added():
-    both = planned(FAST, SLOW, hours=hours_of(FAST, SLOW))
-    alone = [planned(each, hours=18).expected_s for each in (FAST, SLOW)]
+    both = planned(FAST, SLOW, hours=hours_of(FAST, SLOW)).forecast
+    alone = [planned(each, hours=18).forecast.expected_s for each in (FAST, SLOW)]
     assert 1 / sum(1 / each for each in alone) < both.expected_s < min(alone)
 
 

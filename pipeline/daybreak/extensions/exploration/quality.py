@@ -57,7 +57,7 @@ def lengthened(
     )
     best = bought(made, longer, curve, left_usd=left_usd)
     if night.chosen and night.chosen.tried:
-        return replace(best, explore_usd=max(0.0, best.expected_usd - night.chosen.usual_usd))
+        return replace(best, explore_usd=max(0.0, best.forecast.expected_usd - night.chosen.usual_usd))
     return best
 
 
@@ -78,17 +78,22 @@ def bought(
     if length and left_usd > 0 and not recipe.explore_usd:
         tried = planned(length)
         if tried and _leaves_the_test(tried, recipe) and not tried.explore_usd:
-            more_usd = max(0.0, tried.expected_usd - recipe.expected_usd)
+            more_usd = max(0.0, tried.forecast.expected_usd - recipe.forecast.expected_usd)
             if more_usd <= left_usd:
                 says = f"It tries {length:g} times the samples of the recipe, for {dollars(more_usd)} more"
-                return replace(tried, explore_usd=more_usd, samples_reason=f"{says}, to learn what they add")
+                return _because(replace(tried, explore_usd=more_usd), f"{says}, to learn what they add")
     for length in paying:
         longer = planned(length)
         if longer and _leaves_the_test(longer, recipe):
-            more_usd = longer.expected_usd - recipe.expected_usd
+            more_usd = longer.forecast.expected_usd - recipe.forecast.expected_usd
             says = f"It trains on {length:g} times the samples of the recipe, for {dollars(more_usd)} more"
-            return replace(longer, samples_reason=f"{says}, as {_adds(curve, gains[length], length)}")
-    return replace(recipe, samples_reason=f"It trains on the samples of the recipe, as {_why(curve, gains)}")
+            return _because(longer, f"{says}, as {_adds(curve, gains[length], length)}")
+    return _because(recipe, f"It trains on the samples of the recipe, as {_why(curve, gains)}")
+
+
+def _because(plan: Plan, reason: str) -> Plan:
+    """Returns the plan with the reason why it trains on so many samples."""
+    return replace(plan, reasons=replace(plan.reasons, samples=reason))
 
 
 def _to_try(curve: LearningCurve, gains: Mapping[float, Gain], *, longest: float) -> float | None:

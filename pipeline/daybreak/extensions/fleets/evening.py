@@ -85,10 +85,9 @@ def plan(
     name = share.way.machine
     there = [replace(each, count=share.way.num_machines) for each in available if each.name == name]
     begun = replace(night, started_at=night.started_at + timedelta(seconds=round(waited_s)))
-    return replace(
-        planned(begun, fastest, there),
-        share=f"{share.way.num_machines} x {name} of the fleet's {machines[name]}",
-    )
+    plan = planned(begun, fastest, there)
+    text = f"{share.way.num_machines} x {name} of the fleet's {machines[name]}"
+    return replace(plan, reasons=replace(plan.reasons, share=text))
 
 
 def ways(
@@ -123,9 +122,9 @@ def ways(
                 Way(
                     machine=name,
                     num_machines=plan.rental.num_machines,
-                    seconds=plan.expected_s,
+                    seconds=plan.forecast.expected_s,
                     late_s=_late_s(plan, confidence),
-                    usd=plan.expected_usd,
+                    usd=plan.forecast.expected_usd,
                     busy=_busy(profile, plan) if is_local else 1.0,
                     memory=_memory(profile, plan) if is_local else 1.0,
                 )
@@ -136,8 +135,9 @@ def ways(
 def _late_s(plan: Plan, confidence: float) -> float:
     """Returns the seconds in which the job is done with this chance, from the plan's 90 % interval."""
     normal = NormalDist()
-    spread = plan.interval[1] / plan.expected_s
-    return float(plan.expected_s * spread ** (normal.inv_cdf(confidence) / normal.inv_cdf(0.95)))
+    expected_s, (_, high_s) = plan.forecast.expected_s, plan.forecast.interval
+    spread = high_s / expected_s
+    return float(expected_s * spread ** (normal.inv_cdf(confidence) / normal.inv_cdf(0.95)))
 
 
 def _busy(profile: Profile, plan: Plan) -> float:

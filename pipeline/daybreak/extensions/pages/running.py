@@ -91,7 +91,7 @@ def running(facts: NightFacts, *, now: datetime) -> RunningNight:
         text=_text(facts, stage),
         usd=facts.usd,
         is_late=now > (night.train_until if stage == "train" else night.decide_until),
-        chance=plan.chance if plan and entry.training is None else None,
+        chance=plan.forecast.chance if plan and entry.training is None else None,
         shows_evidence=facts.has_page and facts.view.asked_until is not None,
     )
     return _with_job(common, job, plan, facts, now=now) if job and plan else common

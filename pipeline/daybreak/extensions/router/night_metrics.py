@@ -99,7 +99,10 @@ class NightMetrics:
             "last_budget_usd": ("What its jobs might cost", night.budget_usd),
             "last_cost_usd": ("What they cost", training.cost_usd if training else None),
             "last_train_seconds": ("How long it trained", training.elapsed_s if training else None),
-            "last_planned_seconds": ("How long its plan expected", plan.expected_s if plan else None),
+            "last_planned_seconds": (
+                "How long its plan expected",
+                plan.forecast.expected_s if plan else None,
+            ),
             "last_rows": ("Rows that came in", report.num_rows if report else None),
             "last_quarantined_rows": ("Of these, in quarantine", report.num_quarantined if report else None),
         }

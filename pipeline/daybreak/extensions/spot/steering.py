@@ -118,14 +118,15 @@ def place(plan: Plan, job: ObservedJob) -> Place | None:
     )
     # What a lost machine had saved is not known here: the work since a whole interval counts as lost.
     unsaved_s = 0.0 if running else plan.checkpoint_every_s
-    done_s = max(0.0, job.seen / plan.num_samples * plan.expected_s - unsaved_s)
-    planned = plan.num_samples / plan.expected_s
+    work_s = plan.forecast.expected_s
+    done_s = max(0.0, job.seen / plan.num_samples * work_s - unsaved_s)
+    planned = plan.num_samples / work_s
     return decide(
         SpotState(
             now_s=job.now,
             deadline_s=job.deadline,
             tick_s=TICK_S,
-            work_s=plan.expected_s,
+            work_s=work_s,
             done_s=done_s,
             zones=zones,
             place=Place(here, spot=True) if running else None,

@@ -48,7 +48,7 @@ def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float
     """Dollars if spot does that share of the work and no more."""
     tick_s = max(TICK_S, until_s / NUM_TICKS)
     spot_usd_per_hour = (plan.usd_per_hour or 0.0) * plan.rental.num_machines
-    now = share * plan.expected_s
+    now = share * plan.forecast.expected_s
     paid_s = now
     first = observed_job.first(plan, train_until=datetime.fromtimestamp(until_s, UTC), confidence=0.5)
     lost = ObservedJob(
@@ -70,6 +70,6 @@ def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float
             break
         now += tick_s
         paid_s += tick_s if chosen is not None else 0.0
-    rest_s = (1 - share) * plan.expected_s / (1 - DOUBT) + restart_s(plan)
+    rest_s = (1 - share) * plan.forecast.expected_s / (1 - DOUBT) + restart_s(plan)
     rest_s = min(rest_s, max(0.0, until_s - now))
     return paid_s / HOUR_S * spot_usd_per_hour + rest_s / HOUR_S * bought_usd_per_hour
