@@ -41,7 +41,7 @@ from daybreak.prediction.efficiency import Efficiency, Reached
 from daybreak.prediction.measurements import StepSetting
 from daybreak.prediction.priors import Priors
 from daybreak.prediction.update_time import at, by_profile
-from tests.planning.jobs import DATASET
+from tests.planning.jobs import DATASET, with_speeds
 
 NAMES = {
     "t4": {1: "n1-standard-8-t4-1", 2: "n1-standard-16-t4-2", 4: "n1-standard-32-t4-4"},
@@ -73,7 +73,7 @@ def machines() -> dict[str, tuple[str, Machine]]:
     return {
         name: (
             cluster,
-            replace(
+            with_speeds(
                 listed[name],
                 link_bytes_per_s=DEVICES[cluster].link_bytes_per_s,
                 network_bytes_per_s=DEVICES[cluster].network_bytes_per_s,

@@ -29,6 +29,7 @@ from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
 from daybreak.prediction.efficiency import Efficiency, Reached
 from daybreak.prediction.measurements import StepSetting
 from daybreak.prediction.update_time import at, by_profile
+from tests.planning.jobs import with_speeds
 
 Z90 = 1.6449
 USD = 0.13402  # per worker and hour, the paper's
@@ -111,13 +112,10 @@ def corners(runs: list[Run]) -> list[Run]:
     return [run for run in runs if run.batch_size in ends[0] and run.workers in ends[1]]
 
 
-def machine(name: str = "worker", **rates: float) -> Machine:
+def machine(name: str = "worker", **speeds: float) -> Machine:
     """A machine of the paper's cluster, or the one that was profiled."""
     plain = next(each for each in rented() if each.name == "n2-standard-4")
-    fields = {field: getattr(plain, field) for field in Machine.__dataclass_fields__}
-    return Machine(
-        **fields | {"name": name, "device": name, "network_bytes_per_s": NETWORK_BYTES_PER_S} | rates
-    )
+    return with_speeds(plain, name=name, device=name, **{"network_bytes_per_s": NETWORK_BYTES_PER_S} | speeds)
 
 
 PROFILED, WORKER = machine("profiled"), machine()

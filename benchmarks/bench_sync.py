@@ -112,7 +112,7 @@ class Forecast:
             sync_bytes=jobs.line(bare["num_bytes"], 0.0),
         )
         here = catalog.local(self._profile, today=date(2026, 3, 4))
-        self._machine = replace(here, network_bytes_per_s=bytes_per_s)
+        self._machine = jobs.with_speeds(here, network_bytes_per_s=bytes_per_s)
         self._known = CostCalibration()
         plain = self.update(EVERY_UPDATE)
         past = PastUpdateTime(

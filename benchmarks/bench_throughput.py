@@ -27,6 +27,7 @@ from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
 from daybreak.prediction.measurements import Measurement, StepSetting
 from daybreak.prediction.priors import Priors
 from daybreak.prediction.update_time import at, by_profile
+from tests.planning.jobs import with_speeds
 
 DRAWS_OF_SEVEN = 2 if frame.QUICK else 4
 DRAWS_ELSEWHERE = 1 if frame.QUICK else 2
@@ -41,18 +42,16 @@ Z90 = 1.6449
 def machine(cluster: str) -> Machine:
     """A machine of a cluster."""
     device = DEVICES[cluster]
-    return Machine(
-        **{field: getattr(next(iter(rented())), field) for field in Machine.__dataclass_fields__}
-        | {
-            "name": cluster,
-            "device": device.name,
-            "num_devices": device.per_machine,
-            "vcpus": 96,
-            "flops_per_s": device.flops_per_s,
-            "bandwidth_bytes_per_s": device.bandwidth_bytes_per_s,
-            "link_bytes_per_s": device.link_bytes_per_s,
-            "network_bytes_per_s": device.network_bytes_per_s,
-        }
+    return with_speeds(
+        next(iter(rented())),
+        name=cluster,
+        device=device.name,
+        num_devices=device.per_machine,
+        vcpus=96,
+        flops_per_s=device.flops_per_s,
+        bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
+        link_bytes_per_s=device.link_bytes_per_s,
+        network_bytes_per_s=device.network_bytes_per_s,
     )
 
 

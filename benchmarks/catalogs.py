@@ -20,7 +20,7 @@ from daybreak.planning.search import Candidate, PlanLimits, relax
 from daybreak.prediction.costs import predict
 from daybreak.prediction.efficiency import Efficiency
 from daybreak.prediction.time_budget import BEFORE_TRAINING
-from tests.planning.jobs import DATASET, night, profile
+from tests.planning.jobs import DATASET, night, profile, with_speeds
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
 CONFIDENCE = 0.99
@@ -58,11 +58,11 @@ def random_job(seed: int) -> dict[str, Any]:
         if usd is None and spot is None:
             usd = 1.0
         machines.append(
-            replace(
+            with_speeds(
                 listed,
                 name=f"m{number}-{chance.randint(0, 3)}",
                 region=chance.choice(["us-central1", "us-east4"]),
-                flops_per_s=listed.flops_per_s * 10 ** chance.uniform(-1, 1),
+                flops_per_s=listed.speeds.flops_per_s * 10 ** chance.uniform(-1, 1),
                 usd_per_hour=usd,
                 spot_usd_per_hour=spot,
                 flex=chance.random() < 0.5,

@@ -423,7 +423,7 @@ def test_a_machine_with_tpu_chips_asks_for_its_slice_and_one_process_has_them_al
     kubernetes.add_node("t", labels=labels, taints=("google.com/tpu",), **{"google.com/tpu": "4"})
     (machine,) = made().machines()
     assert (machine.num_workers, machine.num_processes) == (4, 1)
-    assert machine.link_bytes_per_s > 0
+    assert machine.speeds.link_bytes_per_s > 0
     handle = made(tpu_image="tpu:1").submit(
         job('test "$PJRT_DEVICE $DAYBREAK_CHIPS" = "TPU 4"', machine="v6e")
     )
@@ -724,7 +724,10 @@ def test_nodes_alike_are_one_machine_where_the_team_has_no_file_of_machines(with
     known = {each.device: each for each in catalog.rented()}
     checks = [text for what, ok, text in made(machines="").preflight(()) if ok and what == "nodes"]
     assert checks == [f"the machines are nodes of the cluster: 2 x {l4.name}, 1 x {h100.name}"]
-    assert (l4.flops_per_s, h100.flops_per_s) == (known["L4"].flops_per_s, known["H100"].flops_per_s)
+    assert (l4.speeds.flops_per_s, h100.speeds.flops_per_s) == (
+        known["L4"].speeds.flops_per_s,
+        known["H100"].speeds.flops_per_s,
+    )
 
 
 def test_a_job_runs_on_a_machine_that_was_read_from_nodes(without_file, made, job):

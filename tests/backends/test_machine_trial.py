@@ -13,6 +13,7 @@ from daybreak.profiling.machine_trial import MachineTrial, judged, trial
 from daybreak.storage.home import Home
 from tests.backends.rented import vertex
 from tests.fakes import ScriptedBackend
+from tests.planning.jobs import with_speeds
 
 L4 = next(machine for machine in catalog.rented() if machine.name == "g2-standard-24")
 FOUND = MachineTrial(
@@ -20,7 +21,7 @@ FOUND = MachineTrial(
     driver="580.95",
     torch="2.13.0",
     cuda="13.0",
-    flops_per_s=0.7 * L4.flops_per_s,
+    flops_per_s=0.7 * L4.speeds.flops_per_s,
     copy_bytes_per_s=2.4e11,
     elapsed_s=8.0,
 )
@@ -70,7 +71,7 @@ def test_a_rented_machine_without_its_gpus_fails_before_a_night_depends_on_it(se
 def test_what_a_rented_machine_measured_comes_back_by_way_of_the_bucket(service, tmp_path):
     backend = vertex(service.url, bucket=f"file://{tmp_path}/bucket")
     cpu = next(machine for machine in backend.machines() if machine.name == "n2-standard-8")
-    listed = replace(cpu, flops_per_s=1e9)  # whatever this machine is, it reaches that
+    listed = with_speeds(cpu, flops_per_s=1e9)  # whatever this machine is, it reaches that
     folder = tmp_path / "home" / "var" / "trials" / "one"
     shown = texts(
         trial(Home(tmp_path), Rental(machine=cpu.name, region=cpu.region), listed, backend, folder=folder)

@@ -75,7 +75,7 @@ def rented() -> tuple[Machine, ...]:
     """The catalog."""
     plain = jobs.machine()
     return tuple(
-        replace(
+        jobs.with_speeds(
             plain,
             name=name,
             machine_type=name,
@@ -83,8 +83,8 @@ def rented() -> tuple[Machine, ...]:
             region=region,
             spot=True,
             flex=True,
-            flops_per_s=SPEEDS[name] * plain.flops_per_s,
-            bandwidth_bytes_per_s=SPEEDS[name] * plain.bandwidth_bytes_per_s,
+            flops_per_s=SPEEDS[name] * plain.speeds.flops_per_s,
+            bandwidth_bytes_per_s=SPEEDS[name] * plain.speeds.bandwidth_bytes_per_s,
             usd_per_hour=PRICES[name] * DEARER[region],
             spot_usd_per_hour=SPOT * PRICES[name] * DEARER[region],
             flex_usd_per_hour=FLEX * PRICES[name] * DEARER[region],

@@ -167,13 +167,13 @@ def machines() -> tuple[Machine, ...]:
 
 def _machine(name: str) -> Machine:
     plain = jobs.machine()
-    return replace(
+    return jobs.with_speeds(
         plain,
         name=name,
         machine_type=name,
         device=name.upper(),
-        flops_per_s=SPEEDS[name] * plain.flops_per_s,
-        bandwidth_bytes_per_s=SPEEDS[name] * plain.bandwidth_bytes_per_s,
+        flops_per_s=SPEEDS[name] * plain.speeds.flops_per_s,
+        bandwidth_bytes_per_s=SPEEDS[name] * plain.speeds.bandwidth_bytes_per_s,
     )
 
 

@@ -90,12 +90,12 @@ def test_a_machine_is_in_a_region_once():
 
 def test_rates_and_sizes_are_positive():
     for machine in MACHINES:
-        assert machine.flops_per_s > 1e10
-        assert machine.bandwidth_bytes_per_s > 1e9
+        assert machine.speeds.flops_per_s > 1e10
+        assert machine.speeds.bandwidth_bytes_per_s > 1e9
         assert machine.device_memory_bytes > 1e9
         assert machine.vcpus >= 4
-        assert machine.network_bytes_per_s > 0
-        assert (machine.link_bytes_per_s > 0) == (machine.num_devices > 1)
+        assert machine.speeds.network_bytes_per_s > 0
+        assert (machine.speeds.link_bytes_per_s > 0) == (machine.num_devices > 1)
 
 
 def test_more_of_the_same_device_costs_more():
@@ -175,12 +175,12 @@ def test_a_rate_measured_beside_other_processes_is_not_believed(rate: str, busy:
     job = profile()
     measured = {**job.evidence["machine"], rate: busy}
     here = local(replace(job, evidence={"machine": measured}), today=date(2026, 11, 25))
-    listed = [getattr(m, rate) / m.vcpus for m in MACHINES if m.device == "cpu"]
-    assert 2 * min(listed) <= getattr(here, rate) <= 2 * max(listed)
-    assert f"{rate} {busy:.3g} is not plausible" in here.rates_source
+    listed = [getattr(m.speeds, rate) / m.vcpus for m in MACHINES if m.device == "cpu"]
+    assert 2 * min(listed) <= getattr(here.speeds, rate) <= 2 * max(listed)
+    assert f"{rate} {busy:.3g} is not plausible" in here.speeds.source
 
 
 def test_a_rate_that_is_plausible_stays_as_measured() -> None:
     here = local(profile(), today=date(2026, 11, 25))
-    assert (here.flops_per_s, here.bandwidth_bytes_per_s) == (2e11, 2e10)
-    assert here.rates_source == "measured by the profile"
+    assert (here.speeds.flops_per_s, here.speeds.bandwidth_bytes_per_s) == (2e11, 2e10)
+    assert here.speeds.source == "measured by the profile"

@@ -32,22 +32,22 @@ def test_a_device_of_the_catalog_brings_its_speed_and_cpus_are_as_fast_as_they_h
         )
     )
     known = next(machine for machine in catalog.rented() if machine.device == "A100 80GB")
-    assert a100.machine.flops_per_s == known.flops_per_s
+    assert a100.machine.speeds.flops_per_s == known.speeds.flops_per_s
     assert a100.machine.device_memory_bytes == known.device_memory_bytes
     assert (a100.machine.num_workers, a100.machine.gpus, a100.machine.count) == (4, "4 x A100 80GB", 8)
     assert a100.words("on-demand") == ("--partition=gpu", "--gres=gpu:4")
     assert a100.words("spot") == ("--partition=spare",)
     assert [a100.machine.price(each) for each in ("on-demand", "spot", "flex-start")] == [6.0, 1.5, None]
     small = next(machine for machine in catalog.rented() if machine.device == "cpu")
-    assert cpu.machine.flops_per_s == pytest.approx(32 / small.vcpus * small.flops_per_s)
+    assert cpu.machine.speeds.flops_per_s == pytest.approx(32 / small.vcpus * small.speeds.flops_per_s)
     assert cpu.machine.device_memory_bytes == cpu.machine.memory_bytes == 128_000_000_000
     assert (cpu.machine.usd_per_hour, cpu.machine.spot) == (0.0, False)
 
 
 def test_a_device_that_the_catalog_does_not_know_says_its_speed_itself(written):
     (own,) = read(written(UNKNOWN + "gaudi,Gaudi 3,8,96,1000,128,1.8e15,3700,75\n"))
-    assert own.machine.flops_per_s == 1.8e15
-    assert own.machine.bandwidth_bytes_per_s == 3.7e12
+    assert own.machine.speeds.flops_per_s == 1.8e15
+    assert own.machine.speeds.bandwidth_bytes_per_s == 3.7e12
     with pytest.raises(
         ParamsError, match=r"line 2: the catalog does not know Gaudi 3; add the column flops_"
     ):

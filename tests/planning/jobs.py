@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
-from daybreak.contract.machine import Machine
+from daybreak.contract.machine import Machine, Speeds
 from daybreak.contract.record_parts import Line
 from daybreak.contract.record_types import Dataset, Night, Profile
 from daybreak.machines.catalog import AT_HAND, rented
@@ -68,4 +68,11 @@ def profile(*, step_s: float = 1e-3, load_s: float = 1e-5, sample_bytes: float =
 def machine(**changes: object) -> Machine:
     """A rented machine of two cores as fast as the profiled one, with changes."""
     plain = next(m for m in rented() if m.name == "n2-standard-4" and m.region == "us-central1")
-    return replace(plain, flops_per_s=2e11, bandwidth_bytes_per_s=2e10, **changes)
+    return with_speeds(plain, **{"flops_per_s": 2e11, "bandwidth_bytes_per_s": 2e10} | changes)
+
+
+def with_speeds(machine: Machine, **changes: object) -> Machine:
+    """The machine with changes, of its speeds and otherwise."""
+    speeds = {name: value for name, value in changes.items() if name in Speeds.__dataclass_fields__}
+    others = {name: value for name, value in changes.items() if name not in speeds}
+    return replace(machine, speeds=replace(machine.speeds, **speeds), **others)

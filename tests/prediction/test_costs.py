@@ -117,7 +117,7 @@ def test_dollars_are_hours_times_machines_times_price_and_the_queue_is_for_nothi
 
 
 def test_gradients_cross_the_network_only_between_machines():
-    slow = replace(machine(), network_bytes_per_s=1e6)
+    slow = machine(network_bytes_per_s=1e6)
     assert estimate(slow).expected_s == pytest.approx(estimate(machine()).expected_s)
     assert estimate(slow, num_machines=2).expected_s > estimate(machine(), num_machines=2).expected_s
 
@@ -281,7 +281,7 @@ def sums_s(estimate) -> float:
 
 @given(SYNCS, st.integers(2, 16), st.floats(1, 1e6))
 def test_averages_every_h_updates_send_three_times_the_bytes_once_in_h(sync, num_machines, noise_scale):
-    options = {"on": replace(machine(), network_bytes_per_s=1e9), "num_machines": num_machines}
+    options = {"on": machine(network_bytes_per_s=1e9), "num_machines": num_machines}
     plain, apart = estimate(**options), estimate(**options, sync=sync)  # on as many samples
     assert estimate(**options, sync=Sync(), noise_scale=noise_scale) == plain
     twice = sums_s(estimate(**options, sync=Sync(every=2)))
@@ -300,7 +300,7 @@ def test_workers_average_now_and_then_where_summing_takes_a_considerable_share()
     def syncs(network_bytes_per_s, noise_scale=1e5):
         at = predict_counts(
             PROFILE,
-            replace(machine(), network_bytes_per_s=network_bytes_per_s),
+            machine(network_bytes_per_s=network_bytes_per_s),
             measured=LOCAL,
             rentals=[Rental(machine="m")],
             counts=range(1, 9),

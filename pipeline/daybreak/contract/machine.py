@@ -48,8 +48,20 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Speeds:
+    """The peak rates of a machine; 0 where a rate is not known, or the machine has no such link."""
+
+    flops_per_s: float  # of one device
+    bandwidth_bytes_per_s: float  # of the memory of one device
+    link_bytes_per_s: float  # between the devices of one machine, one way
+    network_bytes_per_s: float  # between machines, one way
+    storage_bytes_per_s: float = 0.0  # read from the disk that the arrays are laid out on
+    source: str = ""  # of all but the storage
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A rented unit. Rates are per second; prices are dollars per hour, None where there is none.
+    """A rented unit. Prices are dollars per hour, None where there is none.
 
     `price` is what a job pays for it: the price with the fee of the service, and the boot disk.
     """
@@ -62,10 +74,7 @@ class Machine:
     vcpus: int
     memory_bytes: int
     device_memory_bytes: int
-    bandwidth_bytes_per_s: float
-    flops_per_s: float
-    link_bytes_per_s: float  # between the devices of one machine, one way
-    network_bytes_per_s: float  # between machines, one way
+    speeds: Speeds
     spot: bool
     flex: bool
     region: str  # "" for the machine at hand
@@ -75,8 +84,6 @@ class Machine:
     dated: date
     flex_usd_per_hour: float | None = None
     ssd_bytes: int = 0  # disks that come with it and are billed with it
-    storage_bytes_per_s: float = 0.0  # read from the disk that the arrays are laid out on; 0: not known
-    rates_source: str = ""  # of its FLOP/s, bandwidth and links
     prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
     count: int = 0  # of existing machines; 0: unlimited
     disk: Charge | None = None  # the boot disk, at the size that a backend rents

@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.machine import Machine, Price
+from daybreak.contract.machine import Machine, Price, Speeds
 from daybreak.contract.record_parts import LOCAL, Strategy
 from daybreak.contract.record_types import Profile
 from daybreak.machines import fees, pricelist
@@ -97,10 +97,13 @@ def _machine(row: dict[str, str], region: str, prices: dict[Strategy, Price]) ->
         vcpus=int(row["vcpus"]),
         memory_bytes=int(row["memory_bytes"]),
         device_memory_bytes=int(row["device_memory_bytes"]),
-        bandwidth_bytes_per_s=float(row["bandwidth_bytes_per_s"]),
-        flops_per_s=float(row["flops_per_s"]),
-        link_bytes_per_s=float(row["link_bytes_per_s"]),
-        network_bytes_per_s=float(row["network_bytes_per_s"]),
+        speeds=Speeds(
+            flops_per_s=float(row["flops_per_s"]),
+            bandwidth_bytes_per_s=float(row["bandwidth_bytes_per_s"]),
+            link_bytes_per_s=float(row["link_bytes_per_s"]),
+            network_bytes_per_s=float(row["network_bytes_per_s"]),
+            source=row["rates_source"],
+        ),
         spot=row["spot"] == "1",
         flex=row["flex"] == "1",
         region=region,
@@ -110,7 +113,6 @@ def _machine(row: dict[str, str], region: str, prices: dict[Strategy, Price]) ->
         source=first.source,
         dated=first.dated,
         ssd_bytes=int(row["ssd_bytes"]),
-        rates_source=row["rates_source"],
         prices=tuple(prices.values()),
     )
 
@@ -124,10 +126,13 @@ AT_HAND = Machine(
     vcpus=0,
     memory_bytes=0,
     device_memory_bytes=0,
-    bandwidth_bytes_per_s=0,
-    flops_per_s=0,
-    link_bytes_per_s=0,
-    network_bytes_per_s=0,
+    speeds=Speeds(
+        flops_per_s=0,
+        bandwidth_bytes_per_s=0,
+        link_bytes_per_s=0,
+        network_bytes_per_s=0,
+        source="measured by the profile",
+    ),
     spot=False,
     flex=False,
     region="",
@@ -135,7 +140,6 @@ AT_HAND = Machine(
     spot_usd_per_hour=None,
     source="measured by the profile",
     dated=date.min,
-    rates_source="measured by the profile",
 )
 
 
@@ -149,7 +153,7 @@ def local(profile: Profile, *, today: date, own: Machine = AT_HAND) -> Machine:
     catalog's median per core, since the rate scales forecasts for rented machines.
     """
     measured = profile.evidence["machine"]
-    rates, source = {}, AT_HAND.rates_source
+    rates, source = {}, AT_HAND.speeds.source
     for name in ("flops_per_s", "bandwidth_bytes_per_s"):
         rates[name] = measured[name]
         listed = sorted(_per_core(name)) if not measured["num_devices"] else [0.0]
@@ -164,16 +168,19 @@ def local(profile: Profile, *, today: date, own: Machine = AT_HAND) -> Machine:
         )
     return replace(
         own,
-        rates_source=source,
         device=own.device or profile.device,
         num_devices=own.num_devices if own.device else seen,
         vcpus=measured["num_cores"],
         memory_bytes=min(measured["memory_bytes"], own.memory_bytes or inf),
         device_memory_bytes=min(measured["device_memory_bytes"], own.device_memory_bytes or inf),
-        bandwidth_bytes_per_s=rates["bandwidth_bytes_per_s"],
-        flops_per_s=rates["flops_per_s"],
-        link_bytes_per_s=rates["bandwidth_bytes_per_s"],
-        storage_bytes_per_s=measured["storage_bytes_per_s"],
+        speeds=replace(
+            own.speeds,
+            flops_per_s=rates["flops_per_s"],
+            bandwidth_bytes_per_s=rates["bandwidth_bytes_per_s"],
+            link_bytes_per_s=rates["bandwidth_bytes_per_s"],
+            storage_bytes_per_s=measured["storage_bytes_per_s"],
+            source=source,
+        ),
         dated=own.dated if own.device else today,
     )
 
@@ -181,7 +188,7 @@ def local(profile: Profile, *, today: date, own: Machine = AT_HAND) -> Machine:
 @cache
 def _per_core(rate: str) -> frozenset[float]:
     """Returns what a core of each series of CPU machines does, by the catalog."""
-    return frozenset(getattr(m, rate) / m.vcpus for m in rented() if m.device == "cpu")
+    return frozenset(getattr(m.speeds, rate) / m.vcpus for m in rented() if m.device == "cpu")
 
 
 def choose(

@@ -20,7 +20,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.machine import Machine, Price
+from daybreak.contract.machine import Machine, Price, Speeds
 from daybreak.contract.record_parts import LOCAL, Strategy
 from daybreak.machines import catalog
 
@@ -109,11 +109,12 @@ def _machine(cells: "_Cells", *, prices: dict[Strategy, Price]) -> Machine:
             f"{cells.where}: {num_devices} devices {device}; a machine without GPUs has 0 devices cpu"
         )
     alike = [each for each in catalog.rented() if each.device == device]
-    joined = [each for each in alike if each.link_bytes_per_s and num_devices > 1]
+    joined = [each for each in alike if each.speeds.link_bytes_per_s and num_devices > 1]
     known = next(iter([*joined, *alike]), None)
+    listed = known.speeds if known else None
     share = vcpus / known.vcpus if known and not num_devices else 1.0  # CPUs are listed by their cores
-    link = cells.number("link_gb_per_s", known.link_bytes_per_s / GB if known else 0.0)
-    network = cells.number("network_gb_per_s", known.network_bytes_per_s / GB if known else 0.0)
+    link = cells.number("link_gb_per_s", listed.link_bytes_per_s / GB if listed else 0.0)
+    network = cells.number("network_gb_per_s", listed.network_bytes_per_s / GB if listed else 0.0)
     if num_devices > 1 and not (link or network) and cells.text("name") != LOCAL:
         raise ParamsError(
             f"{cells.where}: the catalog does not know how fast {num_devices} x {device} reach each other; "
@@ -129,11 +130,16 @@ def _machine(cells: "_Cells", *, prices: dict[Strategy, Price]) -> Machine:
         vcpus=vcpus,
         memory_bytes=int(memory),
         device_memory_bytes=int(cells.number("device_memory_gb", on_device / GB) * GB),
-        bandwidth_bytes_per_s=GB
-        * cells.number("bandwidth_gb_per_s", share * known.bandwidth_bytes_per_s / GB if known else 0.0),
-        flops_per_s=cells.number("flops_per_s", share * known.flops_per_s if known else 0.0),
-        link_bytes_per_s=GB * link,
-        network_bytes_per_s=GB * (network or ETHERNET_GB_PER_S),
+        speeds=Speeds(
+            flops_per_s=cells.number("flops_per_s", share * listed.flops_per_s if listed else 0.0),
+            bandwidth_bytes_per_s=GB
+            * cells.number(
+                "bandwidth_gb_per_s", share * listed.bandwidth_bytes_per_s / GB if listed else 0.0
+            ),
+            link_bytes_per_s=GB * link,
+            network_bytes_per_s=GB * (network or ETHERNET_GB_PER_S),
+            source=f"the catalog's of {device}" if known else prices["on-demand"].source,
+        ),
         spot="spot" in prices,
         flex=False,
         region="",
@@ -141,14 +147,13 @@ def _machine(cells: "_Cells", *, prices: dict[Strategy, Price]) -> Machine:
         spot_usd_per_hour=prices["spot"].usd_per_hour if "spot" in prices else None,
         source=prices["on-demand"].source,
         dated=prices["on-demand"].dated,
-        rates_source=f"the catalog's of {device}" if known else prices["on-demand"].source,
         prices=tuple(prices.values()),
         count=cells.count("count", 0),
     )
     for column, value in (
         ("device_memory_gb", machine.device_memory_bytes),
-        ("flops_per_s", machine.flops_per_s),
-        ("bandwidth_gb_per_s", machine.bandwidth_bytes_per_s),
+        ("flops_per_s", machine.speeds.flops_per_s),
+        ("bandwidth_gb_per_s", machine.speeds.bandwidth_bytes_per_s),
     ):
         if not value > 0 and machine.name != LOCAL:
             devices = sorted({each.device for each in catalog.rented()})

@@ -66,7 +66,7 @@ def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]
     )
     yield from _told(
         "FLOP/s, bandwidth and links, which plans scale a profile by:",
-        ((each.rates_source, each.device) for each in machines),
+        ((each.speeds.source, each.device) for each in machines),
     )
     yield ""
     disk = fees.boot_disk("pd-ssd", "us-central1", size_gib=200)

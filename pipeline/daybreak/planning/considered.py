@@ -90,7 +90,7 @@ def basis(best: Candidate, *, job: TrainingTask, offered: Sequence[Candidate]) -
         devices = " and ".join(
             dict.fromkeys(m.device for m in (machine, *(m for m, _ in best.estimate.others)))
         )
-        text += f", by the roofline to {devices} (rates: {machine.rates_source})"
+        text += f", by the roofline to {devices} (rates: {machine.speeds.source})"
     if own:
         text += f", corrected by {own} night{'s' if own > 1 else ''} on it"
     elif past and not here:

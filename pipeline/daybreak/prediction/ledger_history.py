@@ -135,7 +135,7 @@ def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:
     """
     if machine.is_local:
         return 0.0
-    rate = machine.flops_per_s * machine.num_workers * plan.rental.num_machines
+    rate = machine.speeds.flops_per_s * machine.num_workers * plan.rental.num_machines
     return profile.flops_per_sample * plan.batch_size / rate if rate else 0.0
 
 

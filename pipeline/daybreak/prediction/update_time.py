@@ -259,8 +259,9 @@ def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[floa
     """Returns the slowdown of the part that grows with the batch, and the spread of its two extremes."""
     if machine is measured:
         return sharing, 0.0
-    by_flops = measured.flops_per_s / machine.flops_per_s
-    by_bandwidth = measured.bandwidth_bytes_per_s / machine.bandwidth_bytes_per_s
+    here, there = measured.speeds, machine.speeds
+    by_flops = here.flops_per_s / there.flops_per_s
+    by_bandwidth = here.bandwidth_bytes_per_s / there.bandwidth_bytes_per_s
     return sharing * (by_flops * by_bandwidth) ** 0.5, abs(log(by_flops / by_bandwidth)) / 2 / Z90
 
 
@@ -269,7 +270,7 @@ def _storage(profile: Profile, machine: Machine, *, measured: Machine, num_bytes
     shares = profile.evidence.get("storage", {})
     if machine is measured or not shares:
         return 1.0, 0.0
-    rates = measured.storage_bytes_per_s, machine.storage_bytes_per_s
+    rates = measured.speeds.storage_bytes_per_s, machine.speeds.storage_bytes_per_s
     cold = shares["cold_share"] * (rates[0] / rates[1] if all(rates) else 1.0)
     stays = min(1.0, PAGE_CACHE * machine.memory_bytes / num_bytes) if num_bytes else 1.0
     slowdown = max(LEAST_LOAD, 1 - shares["waited_share"] + (1 - stays) * cold)
@@ -391,7 +392,7 @@ def _summing(
 def _sync_s(profile: Profile, machine: Machine, *, num_machines: int) -> float:
     """Returns the seconds in which two workers sum gradients, by the rate of their link or network."""
     across = num_machines > 1
-    rates = machine.network_bytes_per_s, machine.link_bytes_per_s  # 0: there is no such link
+    rates = machine.speeds.network_bytes_per_s, machine.speeds.link_bytes_per_s  # 0: there is no such link
     rate = (rates[0] or rates[1]) if across else (rates[1] or rates[0])
     message_s = LATENCY_S if across else LATENCY_S / 5
     return profile.sync_bytes.fixed / rate + 2 * message_s

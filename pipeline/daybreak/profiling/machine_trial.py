@@ -80,10 +80,11 @@ def judged(result: MachineTrial, machine: Machine, *, rental: Rental) -> Sequenc
     speed = f"{operations(result.flops_per_s)}FLOP/s, {size(result.copy_bytes_per_s)}/s"
     if machine.is_tpu:
         return checks  # only the CPU beside its chip could be measured
-    if not machine.flops_per_s:  # the machine at hand, of which nothing is listed
+    listed = machine.speeds.flops_per_s
+    if not listed:  # the machine at hand
         return (*checks, Check(name="speed", ok=True, text=speed))
-    share = result.flops_per_s / machine.flops_per_s
-    text = f"{speed}: {percent(share)} of the {operations(machine.flops_per_s)}FLOP/s that the catalog has"
+    share = result.flops_per_s / listed
+    text = f"{speed}: {percent(share)} of the {operations(listed)}FLOP/s that the catalog has"
     if share < LEAST:
         text += f", where at least {percent(LEAST)} is expected; name another machine in plan.machines"
     return (*checks, Check(name="speed", ok=share >= LEAST, text=text))

@@ -291,10 +291,9 @@ def _gain_on(job: JobFacts, machine: Machine) -> float:
     What is dispatched by the host is not faster.
     """
     on_device = job.compute_share * (1 - job.step.dispatch_share)
-    by_flops = _saved(job.device.flops_per_s, machine.flops_per_s)
-    by_bytes = (
-        _saved(job.device.bytes_per_s, machine.bandwidth_bytes_per_s) if job.device.bytes_per_s else by_flops
-    )
+    here, there = job.device, machine.speeds
+    by_flops = _saved(here.flops_per_s, there.flops_per_s)
+    by_bytes = _saved(here.bytes_per_s, there.bandwidth_bytes_per_s) if here.bytes_per_s else by_flops
     return on_device * ((1 - job.step.memory_share) * by_flops + job.step.memory_share * by_bytes)
 
 

@@ -22,10 +22,9 @@ from daybreak.planning.search import Candidate, PlanChoice, PlanLimits
 from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
 from daybreak.prediction.efficiency import Efficiency
 from daybreak.prediction.measurements import StepSetting
-from tests.planning.jobs import DATASET, machine, night, profile
+from tests.planning.jobs import DATASET, machine, night, profile, with_speeds
 
-FAST = replace(
-    machine(),
+FAST = machine(
     name="fast",
     region="",
     backend="",
@@ -39,7 +38,7 @@ FAST = replace(
     prices=(),
     vcpus=12,
 )
-SLOW = replace(FAST, name="slow", usd_per_hour=1.0, flops_per_s=3e11, bandwidth_bytes_per_s=3e10, vcpus=6)
+SLOW = with_speeds(FAST, name="slow", usd_per_hour=1.0, flops_per_s=3e11, bandwidth_bytes_per_s=3e10, vcpus=6)
 JOB = profile(step_s=1e-2)
 PARAMS = PlanParams(max_machines=4, confidence=0.5)
 TRAINING = TrainParams(epochs=1, batch_size=256)
@@ -153,7 +152,7 @@ def drawn(seed: int) -> tuple[TrainingTask, list[Machine], PlanLimits]:
         devices, speed = chance.choice([0, 0, 1, 4]), 10 ** chance.uniform(-0.5, 1.5)
         memory = round(4e8 + sample_bytes * 10 ** chance.uniform(0, 3))
         machines.append(
-            replace(
+            with_speeds(
                 FAST,
                 name=f"m{number}",
                 device=f"d{number}",

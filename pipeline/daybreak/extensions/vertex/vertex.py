@@ -173,7 +173,10 @@ class Vertex(Renting):
             replace(
                 machine,
                 joins=not machine.is_tpu,  # whose slices are jobs of one pool
-                storage_bytes_per_s=disk_bytes_per_s(machine, disk_gb=self.site.disk_gb),
+                speeds=replace(
+                    machine.speeds,
+                    storage_bytes_per_s=disk_bytes_per_s(machine, disk_gb=self.site.disk_gb),
+                ),
                 disk=fees.boot_disk(boot_disk(machine), machine.region, size_gib=self.site.disk_gb),
             )
             for machine in rented
