@@ -123,7 +123,7 @@ def outcome(home: Path) -> dict[str, object]:
     return {
         "commits": len(entries),
         "verdict": verdict.action,
-        "effect": round(verdict.effect or 0, 6),
+        "effect": round(verdict.effect.mean if verdict.effect else 0, 6),
         "model": records.read(Training, folder / records.RUN).model_digest[:8],
         "raw": records.digest(folder / "data/raw")[:8],
         "clean": records.digest(folder / "data/clean")[:8],

@@ -90,7 +90,7 @@ def main() -> None:
                     "own counts": metrics[OWN_COUNTS],
                     "own counts, tied": metrics[TIED],
                     "popularity": metrics[POPULARITY],
-                    "effect": entry.verdict.effect,
+                    "effect": entry.verdict.effect.mean if entry.verdict.effect else None,
                     "bound": entry.profile.bound,
                     "train s": entry.training.elapsed_s,
                     "rows": entry.report.num_rows,

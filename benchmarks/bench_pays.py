@@ -337,7 +337,8 @@ def outcome_of(entry: Entry) -> str:
         return "promoted"
     if verdict.action == "reject":
         spent = verdict.chain is not None and verdict.chain.spent
-        worse = verdict.high is not None and verdict.high < 0
+        effect = verdict.effect
+        worse = effect is not None and effect.high is not None and effect.high < 0
         why = "the margin is spent" if spent else "proven worse" if worse else "not proven no worse"
         return f"refused, {why}"
     broken = {check.name for check in verdict.checks if not check.ok}

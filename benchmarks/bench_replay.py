@@ -223,9 +223,9 @@ def one_night(
     return {
         "day": night,
         "live": action,
-        "effect": live.effect,
-        "low": live.low,
-        "high": live.high,
+        "effect": live.effect and live.effect.mean,
+        "low": live.effect and live.effect.low,
+        "high": live.effect and live.effect.high,
         "users": f"{live.num_challenger}/{live.num_champion}",
         "at share": live.share,
         "held-out": offline,

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from daybreak.contract.record_parts import MeasuredEffect
 from daybreak.contract.record_types import Approval, Night, Report, Training, Verdict
 
 
@@ -62,9 +63,7 @@ def promotion(*, champion: int, challenger: int, **fields: Any) -> Verdict:
             "action": "promote",
             "champion": champion,
             "challenger": challenger,
-            "effect": 0.1,
-            "low": 0.0,
-            "high": 0.2,
+            "effect": MeasuredEffect(mean=0.1, low=0.0, high=0.2),
             "num_samples": 10,
             "reason": "better",
             **fields,

@@ -20,6 +20,7 @@ import pytest
 from daybreak import cli, dvc_file, hooks, runner, warm_parent
 from daybreak.contract import params, records
 from daybreak.contract.errors import FINAL, DataError, NothingToDo, NotYet, ParamsError, ReleaseError
+from daybreak.contract.record_parts import MeasuredEffect
 from daybreak.contract.record_types import Events, Night, Release, Verdict
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
@@ -556,9 +557,7 @@ def test_a_failed_night_that_goes_on_and_is_rejected_is_one_entry_with_its_verdi
             action="reject",
             champion=0,
             challenger=1,
-            effect=-0.1,
-            low=-0.2,
-            high=0.0,
+            effect=MeasuredEffect(mean=-0.1, low=-0.2, high=0.0),
             num_samples=10,
             reason="worse",
         ),

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from daybreak.contract.record_parts import Chain, Difference, Live
+from daybreak.contract.record_parts import Chain, Difference, Live, MeasuredEffect
 from daybreak.contract.record_types import (
     Anchor,
     Champion,
@@ -56,9 +56,7 @@ def verdict(
         action=action,
         champion=4,
         challenger=5,
-        effect=low + 0.01 if effect is None else effect,
-        low=low,
-        high=low + 0.02,
+        effect=MeasuredEffect(mean=low + 0.01 if effect is None else effect, low=low, high=low + 0.02),
         num_samples=NUM_SAMPLES,
         reason="proven no worse",
         chain=chain,

@@ -209,9 +209,9 @@ def test_the_first_model_has_no_margin_whatever_the_recipe() -> None:
 
 def test_a_verdict_says_the_effect_and_its_ends() -> None:
     verdict = verdict_on({"challenger": noise(0.1), "champion": BASE}, champion=CHAMPION)
-    assert verdict.effect == pytest.approx(0.1, abs=1e-6)
-    assert verdict.low == pytest.approx(0.1 - 0.007, abs=0.001)
-    assert verdict.high == pytest.approx(0.1 + 0.007, abs=0.001)
+    assert verdict.effect.mean == pytest.approx(0.1, abs=1e-6)
+    assert verdict.effect.low == pytest.approx(0.1 - 0.007, abs=0.001)
+    assert verdict.effect.high == pytest.approx(0.1 + 0.007, abs=0.001)
     assert (verdict.num_samples, verdict.num_units) == (NUM_SAMPLES, 0)
     assert not verdict.inconclusive
 
@@ -226,7 +226,7 @@ def test_a_verdict_counts_samples_and_the_units_that_they_are_of() -> None:
 
 def test_a_verdict_without_evidence_has_no_effect() -> None:
     verdict = verdict_on({"challenger": BASE}, champion=CHAMPION)
-    assert (verdict.effect, verdict.low, verdict.high) == (None, None, None)
+    assert verdict.effect is None
     assert verdict.checks == ()
 
 
@@ -256,7 +256,7 @@ def test_a_gate_that_fails_its_own_test_on_these_scores_is_not_believed() -> Non
         "refresh: the gate failed its own test (labels permuted: 60 of 60 promoted, 12 may be by chance), so "
         "its verdict is not believed"
     )
-    assert verdict.effect == 0
+    assert verdict.effect.mean == 0
     assert not all(check.ok for check in verdict.checks)
 
 
@@ -285,7 +285,7 @@ def test_a_metric_of_which_less_is_better_is_named_with_a_minus() -> None:
     scores = {"challenger": noise(0.1), "champion": BASE, "metric/error": noise(-0.2), "champion/error": BASE}
     verdict = verdict_on(scores, champion=CHAMPION, asked={"success": ("-error",)})
     assert verdict.action == "promote"
-    assert verdict.effect == pytest.approx(0.2, abs=1e-6)
+    assert verdict.effect.mean == pytest.approx(0.2, abs=1e-6)
     assert verdict_on(scores, champion=CHAMPION, asked={"success": ("error",)}).action == "reject"
 
 

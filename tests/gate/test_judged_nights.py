@@ -64,7 +64,7 @@ def test_a_changed_recipe_that_is_better_every_night_serves_after_a_week(
     assert release(7, 1.0).version == 8
     verdict = records.read(Verdict, records.RUN)
     assert verdict.reason.startswith("changed recipe: proven better over nights: +0.0")
-    assert (verdict.recipe_test.num_nights, verdict.low == verdict.recipe_test.low) == (7, True)
+    assert (verdict.recipe_test.num_nights, verdict.effect) == (7, verdict.recipe_test.effect)
     assert (verdict.false_promotion_chance, verdict.false_promotions_expected) == (FIRST_CHANCE,) * 2
     assert (
         "Over 7 nights of at least 7, the recipe under test is +0.0"

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from daybreak.contract.record_parts import Judged
+from daybreak.contract.record_parts import Judged, MeasuredEffect
 from daybreak.contract.record_types import Evaluation, Release
 from daybreak.gate.plausibility import LEAST_NIGHTS, plausible
 from daybreak.storage.ledger import Entry
@@ -101,7 +101,7 @@ def test_nights_of_another_metric_and_before_a_rollback_are_not_compared_with():
 def test_a_version_that_was_proven_better_raises_what_is_expected():
     """By 0.2, five nights ago: 0.45 is as expected, and the 0.25 of before is not."""
     past = history()
-    verdict = promotion(champion=1, challenger=2, effect=0.2, low=0.1, high=0.3, num_samples=1, reason="")
+    verdict = promotion(champion=1, challenger=2, effect=MeasuredEffect(mean=0.2, low=0.1, high=0.3))
     for number in range(5):
         made = past[number].evaluation
         metrics = {**made.metrics, "champion_score": made.metrics["champion_score"] + 0.2}

@@ -75,8 +75,7 @@ def test_a_recipe_that_is_better_every_night_is_proven_after_a_week_and_not_befo
     assert whole.over_nights.status is Status.BETTER
     assert whole.test
     assert whole.test.num_nights == 7
-    assert whole.test.low
-    assert whole.test.low > 0
+    assert whole.test.effect.is_proven
 
 
 def test_a_recipe_that_is_better_on_some_days_and_worse_on_others_is_not() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from daybreak import cli
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
+from daybreak.contract.record_parts import MeasuredEffect
 from daybreak.contract.record_types import Approval, Champion, Night, Release, Verdict, Version
 from daybreak.contract.sections import ReleaseParams
 from daybreak.extensions.care import audit
@@ -40,9 +41,7 @@ def verdict_of(action: Any, *, inconclusive: bool = False, until: datetime | Non
         action=action,
         champion=1,
         challenger=2,
-        effect=0.1,
-        low=0.0,
-        high=0.2,
+        effect=MeasuredEffect(mean=0.1, low=0.0, high=0.2),
         num_samples=9,
         reason="why",
         inconclusive=inconclusive,

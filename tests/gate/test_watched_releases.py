@@ -92,7 +92,7 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(settings: Params, home
         patch.setattr(watch.ledger, "history", lambda home, limit=None: [compared, *before])
         seen = watch.watch(Home.here(), settings, settings.watch)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
-    assert seen.effect is not None and seen.effect < 0  # serving - predecessor
+    assert seen.effect is not None and seen.effect.mean < 0  # serving - predecessor
     assert serving() == (1, 1)
     again = watch.watch(Home.here(), settings, settings.watch)
     assert again.outcome == "no data"

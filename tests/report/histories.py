@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import Chain, JobForecast, Record, Rental
+from daybreak.contract.record_parts import Chain, JobForecast, MeasuredEffect, Record, Rental
 from daybreak.storage.ledger import Entry
 from tests.report.nights import only, whole
 
@@ -76,9 +76,7 @@ def _with_figures(entry: Entry, draw: random.Random, *, serves: int, level: floa
             entry.verdict,
             champion=serves,
             chain=chain,
-            effect=step,
-            low=step - 0.008,
-            high=step + 0.008,
+            effect=MeasuredEffect(mean=step, low=step - 0.008, high=step + 0.008),
             decided_at=night.started_at + timedelta(seconds=elapsed_s + 5000 * draw.lognormvariate(0, 0.4)),
         ),
         champion=replace(entry.champion, version=serves) if entry.champion else None,

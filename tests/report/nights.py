@@ -13,6 +13,7 @@ from daybreak.contract.record_parts import (
     Expectation,
     JobForecast,
     Line,
+    MeasuredEffect,
     Placement,
     PlanReasons,
     Record,
@@ -281,9 +282,7 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             action=action,  # type: ignore[arg-type]
             champion=champion,
             challenger=number,
-            effect=effect,
-            low=effect - 0.0193,
-            high=effect + 0.0193,
+            effect=MeasuredEffect(mean=effect, low=effect - 0.0193, high=effect + 0.0193),
             num_samples=400,
             reason="proven no worse than the margin 0.03: +0.0142 (from -0.0051 to +0.0335, 400 samples); "
             "400 samples show 0.0276 at 80 % power"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.contract.record_parts import Check, Live
+from daybreak.contract.record_parts import Check, Live, MeasuredEffect
 from daybreak.report.outcome import in_live
 from daybreak.report.page import page
 from daybreak.report.version_page import described
@@ -19,9 +19,7 @@ LIVE = Live(
     share=0.25,
     num_challenger=1234,
     num_champion=4321,
-    effect=0.0171,
-    low=0.0012,
-    high=0.0333,
+    effect=MeasuredEffect(mean=0.0171, low=0.0012, high=0.0333),
     reason="proven better",
     checks=(Check(name="errors", ok=True, text="none"), Check(name="items shown", ok=False, text="far off")),
 )
@@ -39,7 +37,7 @@ def test_the_page_tells_what_users_showed(tmp_path: Path) -> None:
 
 
 def test_an_experiment_without_evidence_says_so_without_figures() -> None:
-    text = in_live(replace(LIVE, effect=None, low=None, high=None, reason="nobody came"))
+    text = in_live(replace(LIVE, effect=None, reason="nobody came"))
     assert "differ" not in text
     assert "In the end: nobody came." in text
 

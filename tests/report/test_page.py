@@ -12,7 +12,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_parts import Epoch, JobForecast, Line, Taken
+from daybreak.contract.record_parts import Epoch, JobForecast, Line, MeasuredEffect, Taken
 from daybreak.report.page import page, write
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -275,9 +275,7 @@ def test_the_first_night_has_no_champion(folder: Path) -> None:
     entry = replace(
         entry,
         champion=None,
-        verdict=replace(
-            entry.verdict, champion=0, effect=None, low=None, high=None, reason="no champion yet"
-        ),
+        verdict=replace(entry.verdict, champion=0, effect=None, reason="no champion yet"),
         release=replace(entry.release, replaced=0),
         evaluation=replace(
             entry.evaluation,
@@ -330,7 +328,7 @@ def test_zeros_are_drawn_like_other_numbers(folder: Path) -> None:
         training=replace(entry.training, cost_usd=0, elapsed_s=0),
         profile=replace(entry.profile, load_s=nothing, step_s=nothing),
         evaluation=replace(entry.evaluation, metrics={"score": 0, "champion_score": 0}, slices=()),
-        verdict=replace(entry.verdict, effect=0, low=0, high=0),
+        verdict=replace(entry.verdict, effect=MeasuredEffect(mean=0, low=0, high=0)),
     )
     text = text_of(
         page(Home.here(), lay(entry, folder, scores=False), [entry, replace(entry, night=whole(11).night)])

@@ -12,6 +12,7 @@ import pytest
 from daybreak import commands
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ParamsError
+from daybreak.contract.record_parts import MeasuredEffect
 from daybreak.contract.record_types import Approval, Champion, Evaluation, Hold, Night, Verdict, Version
 from daybreak.contract.sections import Params
 from daybreak.gate import judge, review
@@ -196,7 +197,7 @@ def test_only_a_proof_by_scores_of_later_days_alone_ends_it(
         reason=WHY,
         at=datetime(2025, 1, 12, tzinfo=UTC),
     )
-    verdict = promotion(champion=1, challenger=3, low=low)
+    verdict = promotion(champion=1, challenger=3, effect=MeasuredEffect(mean=0.1, low=low, high=0.2))
     night = minimal_night(made.at, day=FIRST)
     evaluation: Evaluation = replace(make_evaluation("m"), days=tuple(date(2025, 1, day) for day in days))
 
@@ -217,7 +218,7 @@ def test_whatever_people_and_nights_do_in_turn_no_word_is_overruled(
         weight = draw.choice([0.9, 0.9, 0.9, 1.0])
         made = release(number, weight)
         if made and word:
-            assert weight == 1.0 and before and verdict_of(number).low > 0
+            assert weight == 1.0 and before and verdict_of(number).effect.is_proven
         os.chdir(home)
         if made and draw.random() < 0.6:
             rollback.rollback(Home.here(), settings.register_, reason=WHY, by="ann")

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import JobForecast, PlanReasons, Record, Rental
+from daybreak.contract.record_parts import JobForecast, MeasuredEffect, PlanReasons, Record, Rental
 from daybreak.contract.record_types import (
     Batch,
     Champion,
@@ -87,9 +87,7 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
         action="promote" if promoted else "reject",
         champion=before,
         challenger=number + 1,
-        effect=0.1,
-        low=0.0,
-        high=0.2,
+        effect=MeasuredEffect(mean=0.1, low=0.0, high=0.2),
         num_samples=500,
         reason="better" if promoted else "worse",
     )

@@ -374,6 +374,20 @@ class Check(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredEffect(Record):
+    """A mean difference of scores with its interval; an end is None where so few samples do not bound it."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    @property
+    def is_proven(self) -> bool:
+        """Returns whether all of the interval is above 0."""
+        return self.low is not None and self.low > 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Live(Record):
     """Results of a live test: of users who met the challenger, or the champion meanwhile."""
 
@@ -383,9 +397,7 @@ class Live(Record):
     share: float = 0.0  # of the challenger, at last
     num_challenger: int = 0  # users whose arm was left to chance
     num_champion: int = 0
-    effect: float | None = None  # challenger - champion; None without evidence
-    low: float | None = None
-    high: float | None = None
+    effect: MeasuredEffect | None = None  # challenger - champion; None without evidence
     reason: str = ""
     checks: tuple[Check, ...] = ()  # the guardrails
     ends_at: datetime  # as planned when it began
@@ -434,9 +446,7 @@ class RecipeTest(Record):
     is_turn: bool = False  # of the champion's recipe, so that the recipe under test is the older one
     num_nights: int = 0  # so far, of `least_nights` at least
     least_nights: int
-    effect: float | None = None  # mean over nights of the first metric; None: nothing was scored
-    low: float | None = None  # ends of its interval, which hold on all nights at once; None: without end
-    high: float | None = None
+    effect: MeasuredEffect | None = None  # mean over nights of the first metric; None: nothing was scored
 
 
 EventKind = Literal[

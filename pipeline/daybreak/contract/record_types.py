@@ -25,6 +25,7 @@ from daybreak.contract.record_parts import (
     Line,
     Live,
     LiveMetric,
+    MeasuredEffect,
     Placement,
     PlanReasons,
     Portion,
@@ -238,9 +239,7 @@ class Verdict(Record):
     action: Action
     champion: int
     challenger: int
-    effect: float | None = None  # challenger - champion; None without evidence
-    low: float | None = None
-    high: float | None = None
+    effect: MeasuredEffect | None = None  # challenger - champion; None without evidence
     num_samples: int = 0
     reason: str
     num_units: int = 0  # that these samples are of; 0: each counts by itself
@@ -359,9 +358,7 @@ class Watch(Record):
     outcome: Literal["kept", "rolled back", "no data"]
     serving: int  # when it was looked at
     predecessor: int  # that it replaced, and is compared with
-    effect: float | None  # serving - predecessor; None without evidence
-    low: float | None
-    high: float | None
+    effect: MeasuredEffect | None  # serving - predecessor; None without evidence
     num_samples: int
     reason: str
 

@@ -210,9 +210,10 @@ def apply_chain(verdict: Verdict, chain: Chain | None, *, changed: bool) -> Verd
     """
     if chain is None:
         return verdict
-    if changed and verdict.action == "promote" and verdict.low is not None and verdict.low > 0:
+    effect = verdict.effect
+    if changed and verdict.action == "promote" and effect and effect.is_proven:
         lost = chain.offset if chain.level is None else chain.level
-        gained = verdict.effect or 0.0 if verdict.live is None else 0.0  # users' outcomes have another unit
+        gained = effect.mean if verdict.live is None else 0.0  # users' outcomes have another unit
         chain = replace(chain, renewed=min(lost + gained, 0.0))
     verdict = replace(verdict, chain=chain)
     if chain.least_margin and not chain.spent:

@@ -415,7 +415,8 @@ def under_hold(
         again = better()
         verdict, proven = replace(verdict, held_chance=again.held_chance), again.action == "promote"
     elif proven:
-        proven = verdict.low is not None and verdict.low > 0  # a first version may have had nothing to beat
+        # A first version may have had nothing to beat.
+        proven = verdict.effect is not None and verdict.effect.is_proven
     return hold.apply(verdict, held, night=night, proven=proven)
 
 

@@ -89,9 +89,9 @@ def _series(name: str, nights: Sequence[Entry], deviation: float) -> list[Mean]:
     raised, means = 0.0, []
     for entry in nights:
         assert entry.evaluation
-        verdict = entry.verdict
-        if name == "champion" and entry.release and verdict and verdict.low is not None and verdict.low > 0:
-            raised += verdict.effect or 0.0
+        effect = entry.verdict.effect if entry.verdict else None
+        if name == "champion" and entry.release and effect and effect.is_proven:
+            raised += effect.mean
         if key in entry.evaluation.metrics and entry.evaluation.num_samples:
             value = entry.evaluation.metrics[key] + raised
             means.append(Mean(value=value, error=deviation / sqrt(entry.evaluation.num_samples)))

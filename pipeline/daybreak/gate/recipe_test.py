@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
-from math import isfinite
 from operator import attrgetter
 from typing import Any
 
@@ -63,7 +62,7 @@ class Proof:
         test = self.test
         if test and verdict.action == "no data":
             before = test.num_nights - bool(test.differences)
-            test = replace(test, differences={}, num_nights=before, effect=None, low=None, high=None)
+            test = replace(test, differences={}, num_nights=before, effect=None)
         if test and self.chance is None and self.apart is None:
             beside = "the recipe under test was not compared tonight"
             if self.over_nights and self.test and self.test.differences:
@@ -127,13 +126,7 @@ def proof_of(
     result = _with_caveats(result, nights, least=test.least_nights)
     effect = result.effect
     assert effect
-    test = replace(
-        test,
-        num_nights=len(nights),
-        effect=effect.mean,
-        low=effect.low if isfinite(effect.low) else None,
-        high=effect.high if isfinite(effect.high) else None,
-    )
+    test = replace(test, num_nights=len(nights), effect=effect.measured)
     return replace(proof, test=test, over_nights=result)
 
 

@@ -5,7 +5,6 @@ The challenger is compared with the champion; before the first champion, with a 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import Any
 
 from numpy.typing import NDArray
@@ -73,9 +72,7 @@ def decide(
         action=ACTIONS[result.status],
         champion=champion.version if champion else 0,
         challenger=version.number,
-        effect=effect.mean if effect else None,
-        low=_bound(effect.low) if effect else None,
-        high=_bound(effect.high) if effect else None,
+        effect=effect.measured if effect else None,
         num_samples=evaluation.num_samples,
         num_units=effect.num_samples if effect and effect.of == "unit" else 0,
         reason=f"{'' if inconclusive else why}{result.sentence}{_left_out(evaluation)}{_lost(evaluation)}",
@@ -117,11 +114,6 @@ def _if_believed(result: Conclusion, believed: Check | None, checks: Sequence[Ch
         )
         return replace(result, status=Status.NO_DATA, sentence=sentence)
     return result
-
-
-def _bound(end: float) -> float | None:
-    """Returns the end of an interval; None where few nights do not bound it."""
-    return end if isfinite(end) else None
 
 
 def _left_out(evaluation: Evaluation) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
-from daybreak.contract.record_parts import Chain, Difference
+from daybreak.contract.record_parts import Chain, Difference, MeasuredEffect
 from daybreak.contract.record_types import Release, Watch
 from daybreak.contract.sections import GateParams, LiveSections, RegisterParams, WatchParams
 from daybreak.evaluation.live_judge import live_judge
@@ -61,9 +61,7 @@ def watch(home: Home, params: LiveSections, edits: WatchParams) -> Watch:
             num_samples=held.num_users,
             predecessor=before.version,
         )
-        if effect is None:
-            return rolled_back
-        return replace(rolled_back, effect=effect.mean, low=effect.low, high=effect.high)
+        return replace(rolled_back, effect=effect.measured if effect else None)
     if users:
         users.hold_back(home, serving, before, params)
     edit += f"{held.result.sentence}; " if held else ""
@@ -231,9 +229,7 @@ def _watched(
         outcome=outcome,
         serving=serving.version if serving else 0,
         predecessor=(serving.replaced if serving else 0) if predecessor is None else predecessor,
-        effect=level.mean if level else None,
-        low=level.low if level else None,
-        high=level.high if level else None,
+        effect=MeasuredEffect(mean=level.mean, low=level.low, high=level.high) if level else None,
         num_samples=num_samples,
         reason=reason,
     )

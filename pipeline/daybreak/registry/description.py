@@ -70,9 +70,10 @@ def in_the_long_run(verdict: Verdict) -> list[str]:
         sentences.append(f"Version {verdict.challenger} is what later refreshes are held against.")
     test = verdict.recipe_test
     if test and test.effect is not None:
-        (mean,), bounds = decimals(test.effect, signed=True), ""
-        if test.low is not None and test.high is not None:
-            mean, low, high = decimals(test.effect, test.low, test.high, signed=True)
+        effect = test.effect
+        (mean,), bounds = decimals(effect.mean, signed=True), ""
+        if effect.low is not None and effect.high is not None:
+            mean, low, high = decimals(effect.mean, effect.low, effect.high, signed=True)
             bounds = f" (from {low} to {high})"
         sentences.append(
             f"Over {counted(test.num_nights, 'night')} of at least {test.least_nights}, the recipe under "

@@ -80,11 +80,11 @@ def drift(rows: Sequence[Drift]) -> str:
 
 def effect(verdict: Verdict, margin: float | None) -> str | None:
     """Draws the effect with its interval, and the margin of a refresh; None where there is no evidence."""
-    if verdict.effect is None or verdict.low is None or verdict.high is None:
+    judged = verdict.effect
+    if judged is None or judged.low is None or judged.high is None:
         return None
-    low, high = (b if math.isfinite(b) else verdict.effect for b in (verdict.low, verdict.high))
     shown = margin if verdict.champion else None
-    return charts.effect(value=verdict.effect, low=low, high=high, margin=shown)
+    return charts.effect(value=judged.mean, low=judged.low, high=judged.high, margin=shown)
 
 
 def scores(now: Standing) -> str | None:

@@ -134,9 +134,10 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
     anchor = metrics.get("champion_score" if is_anchor else "anchor_score") if chain else None
     forecast = plan.forecast if plan else None
     predicted = (forecast.interval[0], forecast.expected_s, forecast.interval[1]) if forecast else None
+    effect = verdict.effect if verdict else None
     judged = None
-    if verdict and verdict.effect is not None and verdict.low is not None and verdict.high is not None:
-        judged = (verdict.low, verdict.effect, verdict.high)
+    if effect and effect.low is not None and effect.high is not None:
+        judged = (effect.low, effect.mean, effect.high)
     return replace(
         row,
         challenger=verdict.challenger if verdict else 0,

@@ -205,11 +205,9 @@ def headline(view: NightView) -> Headline:
 
 def in_live(live: Live) -> str:
     """Returns the result of an A/B test on live traffic, in a paragraph."""
-    measured = (
-        ""
-        if live.effect is None or live.low is None or live.high is None
-        else f" Their scores differ by {effect(live.effect)} ({effect(live.low)} to {effect(live.high)})."
-    )
+    measured, seen = "", live.effect
+    if seen and seen.low is not None and seen.high is not None:
+        measured = f" Their scores differ by {effect(seen.mean)} ({effect(seen.low)} to {effect(seen.high)})."
     return (
         f"{count(live.num_challenger)} users met the challenger and {count(live.num_champion)} the champion, "
         f"the challenger at last {percent(live.share)} of the traffic.{measured} Foretold: {live.foretold}. "

@@ -5,7 +5,6 @@ limits, a line on the data, and the actions possible now. The page of the night,
 MLflow and `daybreak report --json` show the same summary. Pure.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -122,9 +121,9 @@ def effect(entry: Entry, margin: float | None = None) -> JudgedEffect | None:
     live = verdict.live is not None and verdict.live.effect == verdict.effect
     allowed = verdict.margin if verdict.margin is not None else margin
     return JudgedEffect(
-        value=verdict.effect,
-        low=_finite(verdict.low),
-        high=_finite(verdict.high),
+        value=verdict.effect.mean,
+        low=verdict.effect.low,
+        high=verdict.effect.high,
         margin=allowed if verdict.champion else None,
         against=f"version {verdict.champion}" if verdict.champion else "a simple rule",
         on=judged_on(verdict, live=live),
@@ -140,10 +139,6 @@ def judged_on(verdict: Verdict, *, live: bool) -> str:
         return f"{formats.counted(test.num_nights, 'night')}, each on held-out days of its own"
     units = f" of {formats.counted(verdict.num_units, 'unit')}" if verdict.num_units else ""
     return f"{formats.counted(verdict.num_samples, 'held-out sample')}{units}"
-
-
-def _finite(bound: float | None) -> float | None:
-    return bound if bound is not None and math.isfinite(bound) else None
 
 
 def _facts(entry: Entry, *, stopped: bool) -> Iterator[Fact]:

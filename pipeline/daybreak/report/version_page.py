@@ -186,9 +186,9 @@ def _of_training(entry: Entry) -> Iterable[str]:
 
 
 def _in_live(live: Live) -> str:
-    difference = "not known"
-    if live.effect is not None and live.low is not None and live.high is not None:
-        mean, low, high = formats.decimals(live.effect, live.low, live.high, signed=True)
+    difference, effect = "not known", live.effect
+    if effect and effect.low is not None and effect.high is not None:
+        mean, low, high = formats.decimals(effect.mean, effect.low, effect.high, signed=True)
         difference = f"{mean} ({low} to {high})"
     broken = [check.name for check in live.checks if not check.ok]
     return (

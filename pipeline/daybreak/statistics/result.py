@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from daybreak.contract.formats import counted, decimals
+from daybreak.contract.record_parts import MeasuredEffect
 
 
 class Status(StrEnum):
@@ -39,6 +40,12 @@ class Effect:
     sd: float
     num_samples: int
     of: Literal["sample", "unit", "user", "night"] = "sample"  # what `num_samples` counts
+
+    @property
+    def measured(self) -> MeasuredEffect:
+        """Returns mean and interval for a record, which has None for an infinite end."""
+        low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
+        return MeasuredEffect(mean=self.mean, low=low, high=high)
 
     def __str__(self) -> str:
         of = counted(self.num_samples, self.of)

@@ -121,7 +121,7 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
         assert broken.text.startswith(
             f"log loss {ours:.4f} with the challenger and {theirs:.4f} with the champion"
         )
-        assert verdict.effect == pytest.approx(theirs - ours, rel=0.05)
+        assert verdict.effect.mean == pytest.approx(theirs - ours, rel=0.05)
         assert verdict.reason.startswith("live: stopped by score: log loss ")
 
 

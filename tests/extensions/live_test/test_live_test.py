@@ -137,9 +137,8 @@ def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: 
     assert shares == sorted(shares)
     assert set(shares) == {0.05, 0.5}
     assert verdict.live is not None
-    assert verdict.live.low is not None
-    assert verdict.live.low > 0
-    assert (verdict.effect, verdict.low) == (verdict.live.effect, verdict.live.low)
+    assert verdict.live.effect.is_proven
+    assert verdict.effect == verdict.live.effect
     assert "80 % power" in verdict.live.foretold
     assert verdict.reason.startswith("live: proven no worse than the champion by the margin 0.0098")
     later = params.override(Path(), ["live_test.outcome_hours=1.01"])  # an hour more, twice

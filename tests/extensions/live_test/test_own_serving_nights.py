@@ -106,9 +106,8 @@ def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(
     assert verdict.action == "promote", verdict.reason
     assert set(shares) == {0.05, 0.5}
     assert verdict.live is not None
-    assert verdict.live.low is not None
-    assert verdict.live.low > 0.5
-    assert verdict.effect == pytest.approx(1.0, abs=0.3)
+    assert verdict.live.effect.low > 0.5
+    assert verdict.effect.mean == pytest.approx(1.0, abs=0.3)
     assert "proven no worse than the champion by the margin 0.3" in verdict.reason
     assert [check.name for check in verdict.live.checks] == [
         "arms as drawn",

@@ -487,9 +487,7 @@ def _standing(before: Live, finding: Readout, decision: Decision, *, share: floa
         share=share,
         num_challenger=finding.num_ours,
         num_champion=finding.num_theirs,
-        effect=effect.mean if effect else None,
-        low=effect.low if effect else None,
-        high=effect.high if effect else None,
+        effect=effect.measured if effect else None,
         reason=decision.reason,
         checks=finding.checks,
     )
@@ -507,9 +505,7 @@ def _verdict(first: Verdict, decision: Decision, standing: Live, *, both: bool) 
     if both:
         return verdict
     num_users = standing.num_challenger + standing.num_champion
-    return replace(
-        verdict, effect=standing.effect, low=standing.low, high=standing.high, num_samples=num_users
-    )
+    return replace(verdict, effect=standing.effect, num_samples=num_users)
 
 
 def _sentence(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import params
 from daybreak.contract.errors import NothingToDo, ParamsError
-from daybreak.contract.record_types import Evaluation
+from daybreak.contract.record_types import Evaluation, Verdict
 from daybreak.extensions.notebooks.versions import OpenVersion
 from daybreak.report.night_rows import NightRow, row_of
 from daybreak.report.standing import standing
@@ -83,7 +83,7 @@ class OpenHome:
         """
         return _frame(
             (
-                {**vars(entry.verdict), "night": entry.night.id, "day": entry.night.day}
+                {**_flat(entry.verdict), "night": entry.night.id, "day": entry.night.day}
                 for entry in self._entries()
                 if entry.verdict and not entry.rollback
             ),
@@ -141,6 +141,12 @@ class OpenHome:
 
     def _entries(self) -> Sequence[Entry]:
         return ledger.history(Home(self.folder))[::-1]
+
+
+def _flat(verdict: Verdict) -> dict[str, Any]:
+    effect = verdict.effect
+    mean, low, high = (effect.mean, effect.low, effect.high) if effect else (None, None, None)
+    return {**vars(verdict), "effect": mean, "low": low, "high": high}
 
 
 def _row(row: NightRow) -> dict[str, Any]:
