@@ -348,7 +348,7 @@ def outcome(home: Path) -> dict[str, Any]:
         "ledger": [(entry.night.id, entry.rollback) for entry in entries],
         "served": entries[0].serving and entries[0].serving.version,
         "alias": alias(home),
-        "verdict": verdict and (verdict.action, verdict.effect),
+        "verdict": verdict and (verdict.action, verdict.effect and verdict.effect.mean),
         "model": trained and trained.model_digest,
         "refit": bool(refit and refit.version),
         "refitted": refit and refit.version and refit.version.model_digest,
