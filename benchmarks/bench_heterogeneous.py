@@ -185,7 +185,7 @@ def work(path: Path) -> None:
     )
     trainer = Trainer(
         engine,
-        recipe(num_samples=UPDATES * BATCH, batch_size=BATCH, rate=0.1, batching=batching),
+        recipe(num_samples=UPDATES * BATCH, batch_size=BATCH, peak=0.1, batching=batching),
         folder=path.parent,
         epoch_samples=10_000,
         told_to_stop=lambda: False,

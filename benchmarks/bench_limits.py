@@ -46,7 +46,7 @@ from daybreak.storage import jsonl
 from daybreak.training import trainer, worker  # noqa: F401 - what forked workers need
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
-from daybreak.training.recipe import Recipe, Result
+from daybreak.training.recipe import LearningRate, Recipe, Result, SaveTimes
 
 RUNS, LONG_RUNS, IGNORING, AT_ONCE = (3, 1, 1, 1) if frame.QUICK else (20, 3, 5, 10)
 FALL_UPDATES = 6  # for whose time the limit falls
@@ -224,16 +224,12 @@ def run(workload: type, seed: int, *, limit: int | None, fall: Fall | None, foll
         arrays=str(work),
         data_digest="",
         last_day=date(2026, 1, 1),
-        warm_from="",
-        warm_digest="",
         seed=seed,
         num_samples=num_samples,
         batch_size=batch,
         micro_batch_size=batch,
-        rate=5e-3,
-        warmup=0.1,
-        decay=0.5,
-        checkpoint_every_s=2.0,
+        rate=LearningRate(peak=5e-3, warmup=0.1, decay=0.5),
+        saves=SaveTimes(every_s=2.0),
         follow_memory=follow,  # type: ignore[arg-type]
         train_until=datetime(2100, 1, 1, tzinfo=UTC),
     )

@@ -287,7 +287,7 @@ def loop_of_ours(workload: Any, data: Kept) -> Callable[[int], None]:
 
     def loop(updates: int) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
-        job = recipe(num_samples=updates * BATCH, batch_size=BATCH, micro_batch_size=BATCH, rate=1e-3)
+        job = recipe(num_samples=updates * BATCH, batch_size=BATCH, micro_batch_size=BATCH, peak=1e-3)
         trainer = Trainer(
             engine,
             job,

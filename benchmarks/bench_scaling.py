@@ -185,7 +185,7 @@ def loop_of_ours(workload: Any, data: Columns) -> tuple[Callable[[], None], nn.M
         dist.init_process_group("gloo")
     batch_size = SHARE * engine.world_size
     job = recipe(
-        num_samples=UPDATES * batch_size, batch_size=batch_size, rate=RATE, warmup=0.0, decay=0.0, seed=7
+        num_samples=UPDATES * batch_size, batch_size=batch_size, peak=RATE, warmup=0.0, decay=0.0, seed=7
     )
 
     def loop() -> None:

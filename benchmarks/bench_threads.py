@@ -328,7 +328,7 @@ def train(problem: Problem, way: str, *, seed: int, cost: UpdateCost, trace: Tra
         num_samples=problem.epochs * len(rows),
         batch_size=problem.batch_size,
         micro_batch_size=problem.batch_size,
-        rate=problem.rate,
+        peak=problem.rate,
         warmup=0.05,
         decay=0.5,
     )
@@ -451,7 +451,7 @@ def train_here(way: str) -> float:
         num_samples=problem.epochs * len(rows),
         batch_size=problem.batch_size,
         micro_batch_size=problem.batch_size,
-        rate=problem.rate,
+        peak=problem.rate,
     )
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(

@@ -56,7 +56,7 @@ def train(
         num_samples=round(trial.epochs * len(data)),
         batch_size=times * size,
         base_batch_size=size,
-        rate=trial.rate,
+        peak=trial.rate,
         warmup=0.05,
         decay=0.5,
         scaling=scaling,

@@ -51,7 +51,7 @@ from daybreak.data.suite import load, rules_of
 from daybreak.storage.source_code import frame_digest, source_digest
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
-from daybreak.training.recipe import CHAMPION, Recipe, course
+from daybreak.training.recipe import CHAMPION, Recipe, WarmStart, course
 from daybreak.training.trainer import Trainer
 from daybreak.training.worker import write_facts
 from tests.training.recipes import recipe
@@ -144,10 +144,12 @@ class Shop:
             last_day=dataset.last_day,
             source_digest=source_digest(plug.use),
             seed=train.seed,
-            warm_digest=champion.model_digest if champion and tonight.warm else "",
+            warm_start=WarmStart(folder="", digest=champion.model_digest)
+            if champion and tonight.warm
+            else None,
             first_sample=tonight.first_sample,
             num_samples=tonight.num_samples,
-            rate=tonight.rate,
+            peak=tonight.rate,
             batch_size=train.batch_size,
             micro_batch_size=train.batch_size,
             warmup=train.warmup,

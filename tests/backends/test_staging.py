@@ -14,7 +14,7 @@ from daybreak.backends.sync import BucketSync
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.storage.bucket import BucketFolder, _written_at
-from daybreak.training.recipe import Result
+from daybreak.training.recipe import Result, WarmStart
 from tests.fakes import read_lines
 from tests.training.recipes import NEVER, recipe
 
@@ -54,7 +54,7 @@ def job(tmp_path: Path) -> Path:
     (night / "data/arrays/deep/y.npy").write_bytes(b"")
     (night / "data/champion/model.safetensors").write_bytes(b"weights")
     (night / "pipeline/module.py").write_text("VALUE = 1\n")
-    trained = recipe(arrays="data/arrays", warm_from="data/champion", warm_digest="c")
+    trained = recipe(arrays="data/arrays", warm_start=WarmStart(folder="data/champion", digest="c"))
     (folder / "job.json").write_text(records.dumps(trained))
     (folder / "attempt").write_text("first")
     subprocess.run(["git", "init", "--quiet"], cwd=night, check=True)

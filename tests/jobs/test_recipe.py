@@ -31,10 +31,10 @@ def test_the_interval_may_be_made_anew_by_how_long_machines_live(rental, hours):
     recipe = nights.recipe_of(
         NIGHT, nights.dataset(), plan, None, nights.make_params(checkpoint_every_s=None)
     )
-    assert recipe.mean_time_to_loss_s == pytest.approx(hours * 3600)
-    assert recipe.checkpoint_every_s == plan.checkpoint_every_s
+    assert recipe.saves.mean_time_to_loss_s == pytest.approx(hours * 3600)
+    assert recipe.saves.every_s == plan.checkpoint_every_s
     fixed = nights.recipe_of(NIGHT, nights.dataset(), plan, None, nights.make_params(checkpoint_every_s=7))
-    assert (fixed.checkpoint_every_s, fixed.mean_time_to_loss_s) == (7, None)
+    assert (fixed.saves.every_s, fixed.saves.mean_time_to_loss_s) == (7, None)
 
 
 @pytest.mark.parametrize(("after_s", "earlier_s"), [(30.0, 0.0), (90.5, 31.0)])
@@ -53,7 +53,7 @@ def test_samples_that_are_bought_beyond_the_recipe_lengthen_the_schedule_in_batc
     recipes = [
         nights.recipe_of(NIGHT, nights.dataset(), plan, None, params) for plan in (nights.plan(), longer)
     ]
-    assert [recipe.base_samples for recipe in recipes] == [3000, 6000]
+    assert [recipe.rate.base_samples for recipe in recipes] == [3000, 6000]
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def test_a_warm_start_has_seen_what_the_weights_have_that_it_begins_with(champio
     """A champion that was refitted on held-out days has seen later ones than tonight's training split has."""
     params = nights.make_params(cold_every=1 if is_cold else 7)
     made = nights.recipe_of(nights.night(), nights.dataset(), nights.plan(), champion, params)
-    assert (bool(made.warm_from), made.last_day) == (not is_cold, last_day)
+    assert (made.warm_start is not None, made.last_day) == (not is_cold, last_day)
 
 
 def warm(champion: Champion | None, *, day: date = date(2026, 1, 2), **arguments) -> bool:
     params = nights.make_params(**arguments)
     recipe = nights.recipe_of(nights.night(day=day), nights.dataset(), nights.plan(), champion, params)
-    return bool(recipe.warm_from)
+    return recipe.warm_start is not None
 
 
 def test_training_starts_from_the_champion_except_every_so_many_nights(champion):

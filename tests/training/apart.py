@@ -48,7 +48,7 @@ def train(
             time.sleep(0.05)  # so that averages are slower, on a busy machine too
         return trainer.num_updates + 1 >= updates
 
-    job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01, sync=Sync(every=EVERY), **changed)
+    job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, peak=0.01, sync=Sync(every=EVERY), **changed)
     trainer = Trainer(
         made,
         job,

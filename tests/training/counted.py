@@ -83,10 +83,10 @@ def main(
     job = recipe(
         num_samples=NUM_SAMPLES * EPOCHS,
         batch_size=BATCH,
-        rate=float(BATCH),
+        peak=float(BATCH),
         warmup=0.0,
         decay=0.0,
-        checkpoint_every_s=save_every_s,
+        every_s=save_every_s,
     )
 
     def told_to_stop() -> bool:

@@ -76,9 +76,9 @@ class Job:
             num_samples=EPOCHS * NUM_SAMPLES,
             batch_size=BATCH,
             micro_batch_size=BATCH // 2,
-            rate=0.01,
-            checkpoint_every_s=EVERY_S,
-            checkpoints=str(self.copies) if copied else "",
+            peak=0.01,
+            every_s=EVERY_S,
+            copies=str(self.copies) if copied else "",
         )
         (folder / "job.json").write_text(records.dumps(job))
         self.log.touch()

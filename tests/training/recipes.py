@@ -3,13 +3,13 @@
 from datetime import UTC, date, datetime
 from typing import Any
 
-from daybreak.training.recipe import Recipe
+from daybreak.training.recipe import LearningRate, Recipe, SaveTimes
 
 NEVER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def recipe(**changed: Any) -> Recipe:
-    """That of a hundred samples in batches of eight, with some of it changed."""
+    """That of a hundred samples in batches of eight, with some of it, or of its rate and saves, changed."""
     values: dict[str, Any] = {
         "night": "n",
         "code_commit": "c",
@@ -18,16 +18,17 @@ def recipe(**changed: Any) -> Recipe:
         "arrays": "a",
         "data_digest": "d",
         "last_day": date(2026, 1, 1),
-        "warm_from": "",
-        "warm_digest": "",
         "seed": 7,
         "num_samples": 100,
         "batch_size": 8,
         "micro_batch_size": 8,
-        "rate": 1.0,
-        "warmup": 0.1,
-        "decay": 0.3,
-        "checkpoint_every_s": 1e9,
         "train_until": NEVER,
     }
-    return Recipe(**{**values, **changed})
+    rate = {"peak": 1.0, "warmup": 0.1, "decay": 0.3} | _of(LearningRate, changed)
+    saves = {"every_s": 1e9} | _of(SaveTimes, changed)
+    others = {name: value for name, value in changed.items() if name not in rate and name not in saves}
+    return Recipe(rate=LearningRate(**rate), saves=SaveTimes(**saves), **values | others)
+
+
+def _of(part: type[LearningRate | SaveTimes], changed: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in changed.items() if name in part.__dataclass_fields__}

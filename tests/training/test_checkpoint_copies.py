@@ -197,7 +197,7 @@ def test_a_bucket_that_is_read_only_is_warned_of_tried_again_and_stops_nothing(
     engine = CountingEngine(num_samples=40, step_s=10)
     trainer = Trainer(
         engine,
-        recipe(checkpoint_every_s=50),
+        recipe(every_s=50),
         folder=tmp_path,
         epoch_samples=40,
         told_to_stop=lambda: False,

@@ -41,7 +41,7 @@ class Guess:
 
 def train(folder: Path, *, stops: list[int], **tuning: object) -> dict[str, Tensor]:
     """Train, ended after so many updates each time, and return the weights at the end."""
-    made = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01)
+    made = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, peak=0.01)
     for stop in [*stops, 1000]:
         engine = TorchEngine(Guess(), Noisy(), seed=1, micro_batch_size=3, tuning=Tuning(**tuning))
         begun: list[int] = []

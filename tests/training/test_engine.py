@@ -18,6 +18,7 @@ from daybreak.training import accumulation, checkpoint
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
+from daybreak.training.recipe import WarmStart
 from daybreak.training.tuning import to
 from daybreak.training.worker import _start_warm
 from tests.fakes import LineWorkload, write_curve
@@ -270,11 +271,11 @@ def test_a_warm_start_takes_the_bytes_that_it_has_compared(folder: Path, tmp_pat
     model.mkdir()
     (model / "model.json").write_text("{}")
     save_file(dict(engine(folder, seed=5).model.state_dict()), model / "model.safetensors")
-    asked = recipe(warm_from=str(model), warm_digest=records.digest(model))
-    assert _start_warm(engine(folder), asked)
+    asked = recipe(warm_start=WarmStart(folder=str(model), digest=records.digest(model)))
+    assert _start_warm(engine(folder), asked.warm_start)
     save_file(dict(engine(folder, seed=6).model.state_dict()), model / "model.safetensors")
     with pytest.raises(DataError, match=r"has digest .*, and the night began with .*; open the night anew"):
-        _start_warm(engine(folder), asked)
+        _start_warm(engine(folder), asked.warm_start)
 
 
 def test_batches_of_any_make_are_moved(folder):

@@ -43,7 +43,7 @@ def shared(tmp_path_factory) -> Path:
 def write_job(folder: Path, name: str, **changed) -> None:
     (folder / name).mkdir()
     job = recipe(
-        workload="tests.fakes:LineWorkload", arguments={"dropout": 0.0}, arrays=str(folder), rate=0.01
+        workload="tests.fakes:LineWorkload", arguments={"dropout": 0.0}, arrays=str(folder), peak=0.01
     )
     records.replace_text(folder / name / "job.json", records.dumps(replace(job, **changed)))
 

@@ -258,7 +258,7 @@ def test_heartbeats_come_at_most_once_a_second_and_tell_speed_and_loss(tmp_path)
 
 def test_checkpoints_come_after_each_interval(tmp_path):
     engine = CountingEngine(num_samples=40, step_s=1)
-    Run(tmp_path, engine, recipe(checkpoint_every_s=3)).run()
+    Run(tmp_path, engine, recipe(every_s=3)).run()
     names = [path.name for path in sorted(tmp_path.iterdir())]
     assert names == ["seen=000000000000064", "seen=000000000000096"]
 
@@ -273,7 +273,7 @@ def test_the_interval_follows_what_a_save_takes(tmp_path):
         return save()
 
     engine.save = slow
-    run = Run(tmp_path, engine, recipe(num_samples=800, checkpoint_every_s=3, mean_time_to_loss_s=50))
+    run = Run(tmp_path, engine, recipe(num_samples=800, every_s=3, mean_time_to_loss_s=50))
     run.run()
     assert sorted(int(path.name[5:]) // 8 for path in tmp_path.iterdir()) == [70, 92]  # of 4, 26, 48, ...
 
@@ -282,7 +282,7 @@ def test_a_checkpoint_that_the_disk_refused_is_tried_again_soon(tmp_path, caplog
     place = tmp_path / "checkpoints"
     place.write_text("a file, where a folder should be")
     engine = CountingEngine(num_samples=40, step_s=10)
-    run = Run(tmp_path / "none", engine, recipe(checkpoint_every_s=50))
+    run = Run(tmp_path / "none", engine, recipe(every_s=50))
     run.trainer.saver.folder = place
     assert run.run().stopped_by == "finished"
     assert caplog.text.count("no checkpoint at") >= 3
@@ -412,7 +412,7 @@ def test_a_growth_that_hurts_the_loss_is_undone_at_the_same_update_however_often
 
 def test_a_batch_that_is_not_the_one_of_the_rate_takes_the_rate_of_the_rule(tmp_path):
     engine = CountingEngine(num_samples=40)
-    Run(tmp_path, engine, recipe(num_samples=800, batch_size=32, base_batch_size=8, rate=1.0)).run()
+    Run(tmp_path, engine, recipe(num_samples=800, batch_size=32, base_batch_size=8, peak=1.0)).run()
     assert max(engine.rates) == pytest.approx(4)  # linear, as of SGD
     assert engine.rescaled == [(32, None)]
 

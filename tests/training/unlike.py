@@ -56,7 +56,7 @@ def train(folder: Path, *, updates: float = float("inf")) -> tuple[Recorded, Slo
     made = Recorded(workload, data, seed=1, micro_batch_size=BATCH, tuning=Tuning())  # type: ignore[arg-type]
     if made.world_size > 1:
         data.sample_s = WORK_S * (1 + RESTS * made.rank)
-    job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=BATCH, rate=0.01, batching="by_speed")
+    job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=BATCH, peak=0.01, batching="by_speed")
     trainer = Trainer(
         made,
         job,

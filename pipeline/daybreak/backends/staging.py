@@ -86,8 +86,8 @@ def pack(bucket: BucketFolder, name: str, folder: Path, *, night: Path) -> None:
     things = {"data/arrays": recipe["data_digest"]} if "data_digest" in recipe else {}
     if "dataset" in recipe:  # of a profile
         things = {"data/arrays": recipe["dataset"]["digest"]}
-    if recipe.get("warm_from"):
-        things[recipe["warm_from"]] = recipe["warm_digest"]
+    if warm := recipe.get("warm_start"):
+        things[warm["folder"]] = warm["digest"]
     if recipe.get("arrays"):
         things[recipe["arrays"]] = things.pop("data/arrays")
     for path, name_of in things.items():

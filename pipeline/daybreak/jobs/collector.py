@@ -61,7 +61,7 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
         num_samples=scalars["seen"],
         num_updates=scalars["num_updates"],
         stopped_by=by,
-        warm=bool(recipe.warm_from),
+        warm=recipe.warm_start is not None,
         ended_at=datetime.fromtimestamp(now, UTC),
         epochs=SampleAudit.load(scalars["sample_audit"]).proven() if "sample_audit" in scalars else (),
         device=scalars.get("device", ""),

@@ -32,7 +32,7 @@ from daybreak.machines.startup import start_s
 from daybreak.storage.home import Home
 from daybreak.storage.journal import Timeout, alone
 from daybreak.storage.source_code import frame_digest, source_digest
-from daybreak.training.recipe import CHAMPION, Recipe, course, name_of
+from daybreak.training.recipe import CHAMPION, LearningRate, Recipe, SaveTimes, WarmStart, course, name_of
 
 log = logging.getLogger(__name__)
 
@@ -136,15 +136,14 @@ def refit(
         limits: `plan.confidence` and `plan.objective`, by which the job is looked after.
     """
     shorter = _plan_of_refit(plan, training, num_samples)
+    cold = recipe_of(night, dataset, shorter, None, workload=workload, train=train)
     recipe = replace(
-        recipe_of(night, dataset, shorter, None, workload=workload, train=train),
+        cold,
         split="test",
         last_day=last_day,
-        warm_from=str(collector.MODEL),
-        warm_digest=training.model_digest,
+        warm_start=WarmStart(folder=str(collector.MODEL), digest=training.model_digest),
         first_sample=0,
-        base_samples=num_samples,
-        rate=train.warm_rate,
+        rate=replace(cold.rate, peak=train.warm_rate, base_samples=num_samples),
         train_until=night.decide_until,
     )
     if not (JOBS / name_of(recipe, plan.rental, num_workers=train.num_workers)).exists():
@@ -180,10 +179,10 @@ def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
 
 
 def _expect_in_time(refit: Plan, night: Night) -> None:
-    left_s = night.decide_until.timestamp() - night_clock.now()
-    if left_s < refit.forecast.expected_s:
+    left_s, expected_s = night.decide_until.timestamp() - night_clock.now(), refit.forecast.expected_s
+    if left_s < expected_s:
         raise JobError(
-            f"a refit on {refit.num_samples:,} samples takes about {duration(refit.forecast.expected_s)}, and "
+            f"a refit on {refit.num_samples:,} samples takes about {duration(expected_s)}, and "
             f"{duration(max(left_s, 0.0))} are left for it before the decision; raise night.decide_hours"
         )
 
@@ -250,8 +249,9 @@ def recipe_of(
         arrays="data/arrays",
         data_digest=dataset.digest,
         last_day=max(dataset.last_day, _last_day(CHAMPION)) if tonight.warm else dataset.last_day,
-        warm_from=str(CHAMPION) if tonight.warm else "",
-        warm_digest=champion.model_digest if champion and tonight.warm else "",
+        warm_start=WarmStart(folder=str(CHAMPION), digest=champion.model_digest if champion else "")
+        if tonight.warm
+        else None,
         seed=train.seed,
         first_sample=tonight.first_sample,
         num_samples=plan.num_samples,
@@ -259,29 +259,37 @@ def recipe_of(
         micro_batch_size=plan.micro_batch_size,
         tuning=plan.tuning,
         batching=_batching(train.batching, num_machines=plan.rental.num_machines),
-        rate=tonight.rate,
-        base_batch_size=train.batch_size,
-        base_samples=plan.base_samples or tonight.num_samples,
-        scaling=train.scaling,
+        rate=LearningRate(
+            peak=tonight.rate,
+            warmup=train.warmup,
+            decay=train.decay,
+            scaling=train.scaling,
+            base_batch_size=train.batch_size,
+            base_samples=plan.base_samples or tonight.num_samples,
+        ),
         sync=sync,
         sync_is_tried=train.fixed_sync is None and sync.every > 1,
         threads=train.threads,
         follow_memory=train.follow_memory,
         sizes=plan.sizes,
-        warmup=train.warmup,
-        decay=train.decay,
-        checkpoint_every_s=train.checkpoint_every_s or plan.checkpoint_every_s,
+        saves=_saves(plan, train),
         hang_after_s=train.hang_after_s,
-        mean_time_to_loss_s=None
-        if train.checkpoint_every_s
-        else plan.spot.mean_time_to_loss_s
-        if plan.spot
-        else mean_time_to_loss_s(plan.rental),
-        checkpoints_s=plan.spot.checkpoints_s if plan.spot and not train.checkpoint_every_s else (),
         train_until=_until(night, plan),
-        checkpoints=train.checkpoints,
         source_digest=source_digest(workload.use),
         frame_digest=frame_digest(),
+    )
+
+
+def _saves(plan: Plan, train: TrainParams) -> SaveTimes:
+    """Returns when the job saves: as the user says, else by how long its machines last."""
+    if train.checkpoint_every_s:
+        return SaveTimes(every_s=train.checkpoint_every_s, copies=train.checkpoints)
+    spot = plan.spot
+    return SaveTimes(
+        every_s=plan.checkpoint_every_s,
+        mean_time_to_loss_s=spot.mean_time_to_loss_s if spot else mean_time_to_loss_s(plan.rental),
+        schedule_s=spot.checkpoints_s if spot else (),
+        copies=train.checkpoints,
     )
 
 

@@ -97,7 +97,7 @@ def observe(
         deadline=recipe.train_until.timestamp(),
         confidence=confidence,
         left_usd=left_usd,
-        decay=recipe.decay,
+        decay=recipe.rate.decay,
         placement=last.placement if last else first,
         state=standing,
         since=began,

@@ -136,6 +136,36 @@ def _changed(
 
 
 @dataclass(frozen=True, kw_only=True)
+class WarmStart(Record):
+    """The model that training begins with."""
+
+    folder: str
+    digest: str  # "": not known
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRate(Record):
+    """The learning rate over a run, and how it follows the size of the batch."""
+
+    peak: float
+    warmup: float  # share of the samples
+    decay: float  # share of the samples, at the end
+    scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how it follows the batch
+    base_batch_size: int = 0  # the size that the peak is for; 0: that of the recipe
+    base_samples: int = 0  # to train on in batches of that size; 0: as many as the recipe says
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveTimes(Record):
+    """The times at which a job saves a checkpoint, and where copies go."""
+
+    every_s: float  # the first one
+    mean_time_to_loss_s: float | None = None  # of one machine of the job; None: the interval stays fixed
+    schedule_s: tuple[float, ...] = ()  # intervals from a start on, the last repeated; none: as above
+    copies: str = ""  # URL of a folder for copies of all jobs' checkpoints; "" for none
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe(Record):
     """One training job. Paths are relative to the folder of the night, where the workers run."""
 
@@ -146,28 +176,19 @@ class Recipe(Record):
     arrays: str
     data_digest: str
     last_day: date  # that the model has seen: of the training split, or by the weights it begins with
-    warm_from: str  # folder of the model to start from; "" for a cold start
-    warm_digest: str
+    warm_start: WarmStart | None = None  # None: a cold start
     seed: int
     num_samples: int  # to train on, all epochs together
     batch_size: int  # global
     micro_batch_size: int  # per device and pass
-    rate: float  # learning rate, at its peak
-    warmup: float  # share of num_samples
-    decay: float  # share of num_samples, at the end
-    checkpoint_every_s: float  # the first one
+    rate: LearningRate
+    saves: SaveTimes
     train_until: datetime
     split: Literal["train", "test"] = "train"  # test: a refit on the held-out samples
     first_sample: int = 0  # earlier samples are left out: a warm start trains on the newest
     tuning: Tuning = field(default_factory=Tuning)
-    mean_time_to_loss_s: float | None = None  # of one machine of the job; None: the interval stays fixed
-    checkpoints_s: tuple[float, ...] = ()  # intervals from a start on, the last repeated; none: as above
     batching: Literal["by_speed", "even"] = "even"  # shares of workers; the gradient is the same
     hang_after_s: float = 120.0  # without an update
-    checkpoints: str = ""  # URL of a folder for copies of all jobs' checkpoints; "" for none
-    base_batch_size: int = 0  # the size that the rate is for; 0: batch_size
-    base_samples: int = 0  # to train on in batches of that size; 0: num_samples
-    scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
     sync: Sync = EVERY_UPDATE  # when its workers agree
     sync_is_tried: bool = False  # and summed at every update where averages do not pay
     threads: Literal["fixed", "auto"] = "fixed"  # auto: asynchronous workers on free cores
@@ -188,7 +209,8 @@ class Recipe(Record):
     @property
     def copies(self) -> str:
         """URL of the folder for copies of this job's checkpoints; "" for none."""
-        return self.checkpoints and f"{self.checkpoints.rstrip('/')}/{self.night}/{self.identity[:12]}"
+        folder = self.saves.copies.rstrip("/")
+        return folder and f"{folder}/{self.night}/{self.identity[:12]}"
 
     @property
     def signal_updates(self) -> int:
@@ -202,18 +224,18 @@ class Recipe(Record):
             self.workload,
             self.arguments,
             self.data_digest,
-            self.warm_digest,
+            self.warm_start.digest if self.warm_start else "",
             self.seed,
             self.num_samples,
             self.first_sample,
             self.batch_size,
-            self.rate,
-            self.warmup,
-            self.decay,
+            self.rate.peak,
+            self.rate.warmup,
+            self.rate.decay,
             self.tuning.precision,
-            self.base_batch_size,
-            self.base_samples,
-            self.scaling,
+            self.rate.base_batch_size,
+            self.rate.base_samples,
+            self.rate.scaling,
             self.sync.every,
             bool(self.sizes),
             self.source_digest,

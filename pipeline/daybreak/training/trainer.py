@@ -86,20 +86,20 @@ class Trainer:
         self.saver = Saver(
             folder,
             identity=recipe.identity,
-            every_s=recipe.checkpoint_every_s,
-            mean_time_to_loss_s=recipe.mean_time_to_loss_s,
-            schedule_s=recipe.checkpoints_s,
+            every_s=recipe.saves.every_s,
+            mean_time_to_loss_s=recipe.saves.mean_time_to_loss_s,
+            schedule_s=recipe.saves.schedule_s,
             clock=clock,
             copies=copies,
             executor=executor,
         )
-        self._base_size = recipe.base_batch_size or recipe.batch_size
+        self._base_size = recipe.rate.base_batch_size or recipe.batch_size
         self.batch_schedule = BatchSchedule(
             batch_size=recipe.batch_size,
             base_size=self._base_size,
-            base_samples=recipe.base_samples or recipe.num_samples,
+            base_samples=recipe.rate.base_samples or recipe.num_samples,
             num_samples=recipe.num_samples,
-            rule=recipe.scaling,
+            rule=recipe.rate.scaling,
             sizes=recipe.sizes,
             least=engine.least_share,
         )
@@ -194,7 +194,7 @@ class Trainer:
         return NotFinite(
             f"the loss of update {self.num_updates + 1} (positions {self.seen} to {self.seen + size - 1}) is "
             f"{loss}, on {size} samples: {named}; look at these samples, or lower train.rate "
-            f"({self.recipe.rate:g})",
+            f"({self.recipe.rate.peak:g})",
             update=self.num_updates + 1,
         )
 
@@ -251,7 +251,7 @@ class Trainer:
         end = self.seen + reach
         too_early = self.end < total and (end >= total or end > self.end + REGAIN * total)
         # There is time for all samples, or to decide later.
-        if end >= total or reach > self.recipe.decay * end:
+        if end >= total or reach > self.recipe.rate.decay * end:
             end = total
         if end < self.end:
             return max(1, int(reach / size))
@@ -285,17 +285,17 @@ class Trainer:
             self._scaled = self.engine.rescale(
                 batch_size=size,
                 base_size=self._base_size,
-                rule=recipe.scaling,
+                rule=recipe.rate.scaling,
                 micro_batch_size=micro_batch_sizes.get(size),
             )
             self._scaled_for = size
-        by_gain = self.batch_schedule.gain(size) if recipe.scaling == "adascale" else 1.0
+        by_gain = self.batch_schedule.gain(size) if recipe.rate.scaling == "adascale" else 1.0
         return rate_at(
             max(position, self.batch_schedule.position),
             num_samples=self.end,
-            warmup_samples=max(recipe.warmup, self._scaled.warmup) * recipe.num_samples,
-            decay_samples=recipe.decay * self.end,
-            peak=recipe.rate * self._scaled.rate * by_gain,
+            warmup_samples=max(recipe.rate.warmup, self._scaled.warmup) * recipe.num_samples,
+            decay_samples=recipe.rate.decay * self.end,
+            peak=recipe.rate.peak * self._scaled.rate * by_gain,
         )
 
     def _next_share(self) -> tuple[int, Indices, Sizes]:

@@ -39,7 +39,7 @@ from daybreak.contract.workload import STATE
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
-from daybreak.training.recipe import END_BY, MOVING, Progress, Recipe, Result
+from daybreak.training.recipe import END_BY, MOVING, Progress, Recipe, Result, WarmStart
 from daybreak.training.termination import Termination, die_with_parent, sigterm_blocked
 from daybreak.training.watchdog import Watchdog
 
@@ -101,7 +101,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     gpus.check()
     supervision = _Supervision(folder, hang_after_s=recipe.hang_after_s)
     engine, dataset = _engine(recipe, supervision.alive)
-    warm = _start_warm(engine, recipe) if recipe.warm_from else False
+    warm = _start_warm(engine, recipe.warm_start) if recipe.warm_start else False
     copies = CheckpointCopies(recipe.copies) if recipe.copies else None
     trainer = Trainer(
         engine,
@@ -255,20 +255,20 @@ def _engine_class(recipe: Recipe, alive: Callable[[], None]) -> "Callable[..., T
     return TorchEngine
 
 
-def _start_warm(engine: "TorchEngine", recipe: Recipe) -> bool:
+def _start_warm(engine: "TorchEngine", start: WarmStart) -> bool:
     """Begins from the weights that the recipe names; the bytes that are compared are those that are used."""
     from safetensors.torch import load
 
-    folder = Path(recipe.warm_from)
+    folder = Path(start.folder)
     weights = folder / WEIGHTS
     content = weights.read_bytes()
     digest = records.digest(
         folder,
         of_file=lambda path: records.bytes_digest(content) if path == weights else records.digest(path),
     )
-    if recipe.warm_digest and digest != recipe.warm_digest:
+    if start.digest and digest != start.digest:
         raise DataError(
-            f"the model in {folder} has digest {digest}, and the night began with {recipe.warm_digest}; "
+            f"the model in {folder} has digest {digest}, and the night began with {start.digest}; "
             f"open the night anew, which restores it"
         )
     warm = engine.begin_from(load(content))

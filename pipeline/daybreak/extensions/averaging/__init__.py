@@ -20,7 +20,7 @@ def engine(recipe: "Recipe", alive: Callable[[], None]) -> "Callable[..., TorchE
         LocalSgdEngine,
         sync_every=recipe.sync.every,
         is_late=recipe.sync.is_late,
-        try_after=ceil(recipe.warmup * recipe.num_samples / recipe.batch_size)
+        try_after=ceil(recipe.rate.warmup * recipe.num_samples / recipe.batch_size)
         if recipe.sync_is_tried
         else None,
         alive=alive,
