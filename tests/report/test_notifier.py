@@ -402,7 +402,9 @@ def test_after_a_rollback_board_status_and_report_show_it(
     assert "rolled back" in rows[0]
     assert ["promoted" in line for line in rows[1:]] == [True, True]
     assert cli.main(["status", "--json"]) == 0
-    newest = json.loads(capsys.readouterr().out)[0]
+    shown = json.loads(capsys.readouterr().out)
+    assert [(held["what"], held["versions"]) for held in shown["holds"]] == [("took back", [2])]
+    newest = shown["nights"][0]
     assert (newest["verdict"], newest["champion"]) == ("rolled back", 1)
     assert cli.main(["why", "2", "--json"]) == 0
     assert "served" in [part["name"] for part in json.loads(capsys.readouterr().out)]

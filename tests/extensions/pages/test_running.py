@@ -174,5 +174,5 @@ def test_status_shows_a_night_that_runs_also_before_any_is_closed(
         assert cli.main(["status", "--watch"]) == 0  # once, as there is no terminal
         assert "under way" in capsys.readouterr().out
         assert cli.main(["status", "--json"]) == 0
-        (row,) = json.loads(capsys.readouterr().out)
+        (row,) = json.loads(capsys.readouterr().out)["nights"]
         assert (row["night"], row["outcome"], row["stage"]) == (NIGHT.id, "open", "train")

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError
 from daybreak.report.night_rows import NightRow, NightRows
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from daybreak.extensions.pages.running import RunningNight
+    from daybreak.rollout.hold import InForce
     from daybreak.storage.homes import FleetHome
 
 log = logging.getLogger("daybreak")
@@ -28,7 +30,7 @@ def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False
         last: number of nights
         all: of each model of the fleet
         watch: go on showing what runs as it moves, until Ctrl-C; once, where the output is no terminal
-        json_: as JSON: a list, newest first; with --all, one for each model
+        json_: as JSON: nights, newest first, and recipes that a person holds; with --all, for each model
     """
     from rich.console import Console
 
@@ -47,10 +49,13 @@ def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False
     running = {member.model: _running(member) for member in chosen}
     if json_:
         values = {
-            model: board.running_rows(running[model]) + board.status_rows(rows)
-            for model, rows in nights.items()
+            member.model: {
+                "nights": board.running_rows(running[member.model]) + board.status_rows(nights[member.model]),
+                "holds": [json.loads(records.dumps(one.hold)) for one in _in_force(member)],
+            }
+            for member in chosen
         }
-        if not all and not values[here.model]:
+        if not all and not values[here.model]["nights"]:
             raise NothingToDo("the ledger has no night yet; run one with: make night")
         print(json.dumps(values if all else values[here.model]))
         return 0
@@ -78,10 +83,15 @@ def _running(member: "FleetHome") -> "list[RunningNight]":
 
 def _held(member: "FleetHome") -> list[str]:
     """Returns the recipes of a home that a person holds, a sentence each."""
+    return [str(one) for one in _in_force(member)]
+
+
+def _in_force(member: "FleetHome") -> "list[InForce]":
+    """Returns what persons said against recipes of a home, as long as it holds."""
     from daybreak.rollout import hold
 
     try:
-        return [str(one) for one in hold.in_force(member.home)]
+        return hold.in_force(member.home)
     except PipelineError as error:
         log.warning("%s: %s", member.model, error)
         return []
