@@ -16,10 +16,10 @@ import numpy as np
 from benchmarks import frame
 from daybreak.contract.sections import GateParams
 from daybreak.contract.units import HOUR_S
+from daybreak.extensions.live_test.guardrails import GuardrailLimits, guardrails
 from daybreak.extensions.live_test.live_test import pace
 from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.ramp import step
-from daybreak.extensions.live_test.readout import GuardrailLimits, guardrails
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router.kill_switch import KillSwitch
 from daybreak.statistics.assignment import CHALLENGER, arm_of, propensity

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.contract.record_parts import Check, Live, MeasuredEffect
+from daybreak.contract.record_parts import Check, Live, MeasuredEffect, Segment
 from daybreak.report.outcome import in_live
 from daybreak.report.page import page
 from daybreak.report.version_page import described
@@ -34,6 +34,32 @@ def test_the_page_tells_what_users_showed(tmp_path: Path) -> None:
     for figure in ("1,234", "4,321", "25 %", "+0.0171", "+0.0012 to +0.0333", "0.0212 at 80 %", "far off"):
         assert figure in text
     assert "What users showed" not in page(Home.here(), lay(entry, tmp_path / "other"), [])
+
+
+@pytest.mark.slow
+def test_the_page_shows_groups_of_users_and_that_they_decide_nothing(tmp_path: Path) -> None:
+    entry = whole()
+    assert entry.verdict is not None
+    phones = Segment(
+        attribute="device",
+        value="<phone>",
+        num_challenger=1021,
+        num_champion=3987,
+        effect=MeasuredEffect(mean=-0.0204, low=-0.0391, high=-0.0017),
+    )
+    unknown = replace(phones, value="desk", effect=MeasuredEffect(mean=0.1, low=None, high=None))
+    live = replace(LIVE, segments=(phones, unknown))
+    with_live = replace(entry, verdict=replace(entry.verdict, live=live))
+    text = page(Home.here(), lay(with_live, tmp_path), []).replace("\xa0", " ")
+    for seen in (
+        "device: &lt;phone&gt;",
+        "1,021",
+        "3,987",
+        "-0.0391 to -0.0017",
+        "not known",
+        "none decides",
+    ):
+        assert seen.replace("-", "\u2212") in text or seen in text, seen
 
 
 def test_an_experiment_without_evidence_says_so_without_figures() -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from daybreak.contract.clock import boot
 from daybreak.contract.errors import JobError, ReleaseError
 from daybreak.contract.units import HOUR_S
-from daybreak.storage.exposures import Exposure, Outcome
+from daybreak.storage.exposures import Exposure, Outcome, attributes_of
 from daybreak.storage.live_servers import ALIVE_S, RouterState
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import Traffic
@@ -42,6 +42,24 @@ def test_what_is_written_is_read_again_oldest_first(log: Log) -> None:
     assert list(log.exposures.of("a")) == [written[1], written[0]]
     assert list(log.exposures.of("a", since=2.0)) == [written[0]]
     assert list(log.exposures.of("c")) == []
+
+
+def test_what_clients_say_of_a_user_is_kept_beside_the_exposure_and_goes_with_it(log: Log) -> None:
+    said = attributes_of({"device": "phone", "signed in": True, "visits": 3, "country": None})
+    assert said == (("device", "phone"), ("signed in", "true"), ("visits", "3"))
+    log.exposures.write([replace(exposure(1), attributes=said), exposure(2)], [])
+    assert [one.attributes for one in log.exposures.of("a")] == [said, ()]
+    assert log.exposures.erase("9f3c") == 2
+    with sa.create_engine(log.url).connect() as connection:
+        assert connection.execute(sa.text("select count(*) from attributes")).scalar_one() == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [["phone"], {"a": []}, {"a": "x" * 61}, {"": 1}, {str(n): 1 for n in range(11)}]
+)
+def test_attributes_of_another_form_are_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match="give a"):
+        attributes_of(wrong)
 
 
 def test_an_outcome_told_again_changes_nothing(log: Log) -> None:

@@ -64,6 +64,12 @@ def test_a_user_who_is_not_known_sees_what_is_popular(router: Running) -> None:
     assert router.recommend("\ud800 \0")["items"][0] == "popular/0"
 
 
+def test_what_a_client_says_of_its_user_is_logged_with_the_answer(router: Running) -> None:
+    shown = router.recommend("u8", attributes={"device": "phone", "signed in": True})
+    assert kept(router.log, shown["exposure"], "").attributes == (("device", "phone"), ("signed in", "true"))
+    assert kept(router.log, router.recommend("u8")["exposure"], "").attributes == ()
+
+
 def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> None:
     shown = router.recommend("u8")
     outcome = {"exposure": shown["exposure"], "user": "u8", "items": [shown["items"][1], "another"]}
@@ -103,6 +109,8 @@ def test_only_the_user_who_saw_an_exposure_can_tell_its_outcome(router: Running)
         ("recommend", {"user": "u1", "top": 0}, 422, "ask for 1 to 100 items"),
         ("recommend", {"user": "u1", "top": 101}, 422, "ask for 1 to 100 items"),
         ("recommend", {"user": "u1", "top": True}, 422, "ask for 1 to 100 items"),
+        ("recommend", {"user": "u1", "attributes": "phone"}, 422, "attributes is 'phone'"),
+        ("recommend", {"user": "u1", "attributes": {"a": [1]}}, 422, "attribute 'a' is [1]"),
         ("recommend", ["u1"], 400, "not a JSON object"),
         ("predict", {"rows": [json.loads("[" * 30 + "]" * 30)]}, 400, "nested more than 20 deep"),
         ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),

@@ -388,6 +388,17 @@ class MeasuredEffect(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Segment(Record):
+    """Results of a live test among the users of whom clients say the same, such as their device."""
+
+    attribute: str
+    value: str
+    num_challenger: int
+    num_champion: int
+    effect: MeasuredEffect  # challenger - champion, at gate.alpha divided by the number of segments
+
+
+@dataclass(frozen=True, kw_only=True)
 class Live(Record):
     """Results of a live test: of users who met the challenger, or the champion meanwhile."""
 
@@ -400,6 +411,7 @@ class Live(Record):
     effect: MeasuredEffect | None = None  # challenger - champion; None without evidence
     reason: str = ""
     checks: tuple[Check, ...] = ()  # the guardrails
+    segments: tuple[Segment, ...] = ()  # which decide nothing
     ends_at: datetime  # as planned when it began
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from daybreak.contract import records
 from daybreak.contract.formats import count, effect, percent
-from daybreak.contract.record_parts import Epoch, Live
+from daybreak.contract.record_parts import Epoch, Live, MeasuredEffect, Segment
 from daybreak.contract.record_types import Verdict
 from daybreak.jobs.heartbeats import LOW_USE
 from daybreak.registry import approval
@@ -205,14 +205,25 @@ def headline(view: NightView) -> Headline:
 
 def in_live(live: Live) -> str:
     """Returns the result of an A/B test on live traffic, in a paragraph."""
-    measured, seen = "", live.effect
-    if seen and seen.low is not None and seen.high is not None:
-        measured = f" Their scores differ by {effect(seen.mean)} ({effect(seen.low)} to {effect(seen.high)})."
+    shown = _with_interval(live.effect) if live.effect else ""
+    measured = f" Their scores differ by {shown}." if shown else ""
     return (
         f"{count(live.num_challenger)} users met the challenger and {count(live.num_champion)} the champion, "
         f"the challenger at last {percent(live.share)} of the traffic.{measured} Foretold: {live.foretold}. "
         f"In the end: {live.reason}."
     )
+
+
+def segment_effect(segment: Segment) -> str:
+    """Returns the difference among the users of a segment of a live test, with its interval."""
+    return _with_interval(segment.effect) or "not known"
+
+
+def _with_interval(seen: MeasuredEffect) -> str:
+    """Returns an effect with its interval; "" where an end is not bounded."""
+    if seen.low is None or seen.high is None:
+        return ""
+    return f"{effect(seen.mean)} ({effect(seen.low)} to {effect(seen.high)})"
 
 
 def waits(device_use: float | None) -> str:

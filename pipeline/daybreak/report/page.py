@@ -137,6 +137,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         waits=outcome.waits,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,
+        segment_effect=outcome.segment_effect,
         in_the_long_run=in_the_long_run(entry.verdict) if entry.verdict else (),
         bottleneck=evidence.bottleneck(entry.profile) if entry.profile else None,
         explained=_unbroken(explain(entry.profile)) if entry.profile else "",

@@ -2,6 +2,7 @@
 
     exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
     predictions predictions for rows, to be scored by labels
+    attributes  what the client said of the user with the request, such as the device
     outcomes    items that the user then took, or labels of the rows; the first of an exposure stays
 
 An exposure records the version and the share that it was drawn with, since routers need a moment to follow a
@@ -12,14 +13,17 @@ import functools
 import itertools
 import json
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from daybreak.storage.log_clock import LogClock
-from daybreak.storage.traffic_database import EXPOSURES, OUTCOMES, PREDICTIONS, TrafficDatabase
+from daybreak.storage.traffic_database import ATTRIBUTES, EXPOSURES, OUTCOMES, PREDICTIONS, TrafficDatabase
 
+MAX_ATTRIBUTES = 10  # of an exposure
+MAX_TEXT = 60  # characters of an attribute, and of its name
 MAX_ROWS = 500  # of a statement; SQLite takes 32,766 values
 
 
@@ -40,6 +44,7 @@ class Exposure:
     error: str = ""  # why the model did not answer
     fallback: bool = False  # the popular items were shown, not the model's
     predicted: str | None = None  # of rows, JSON: a list by the name of the prediction
+    attributes: tuple[tuple[str, str], ...] = ()  # of the user, as the client sent them, by name
     taken: tuple[str, ...] | None = None  # by the user, or labels as JSON; None if not reported (yet)
     taken_at: float | None = None  # when that was reported
 
@@ -51,6 +56,31 @@ class Outcome:
     exposure: str
     items: tuple[str, ...]
     time: float
+
+
+def attributes_of(given: Any) -> tuple[tuple[str, str], ...]:
+    """Returns what a client says of a user, as texts by name; ValueError where it is not of that form."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping) or len(given) > MAX_ATTRIBUTES:
+        raise ValueError(f"attributes is {given!r:.50}; give an object of at most {MAX_ATTRIBUTES} values")
+    texts = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        text = value if isinstance(value, str) else json.dumps(value)
+        if isinstance(value, list | dict) or not 0 < len(name) <= MAX_TEXT or not 0 < len(text) <= MAX_TEXT:
+            raise ValueError(
+                f"attribute {name!r:.50} is {value!r:.50}; give a text, number or boolean, of which name and "
+                f"value have 1 to {MAX_TEXT} characters"
+            )
+        texts[_plain(name)] = _plain(text)
+    return tuple(sorted(texts.items()))
+
+
+def _plain(text: str) -> str:
+    """Returns a text in ASCII without zeros, which any database takes."""
+    return text.encode("ascii", "backslashreplace").decode().replace("\0", " ")
 
 
 class ExposureLog:
@@ -104,11 +134,13 @@ class ExposureLog:
     def of(self, experiment: str | None, *, since: float = 0.0) -> Iterator[Exposure]:
         """Yields the exposures of an experiment, or of all, since a time, oldest first, with outcomes."""
         both = EXPOSURES.outerjoin(OUTCOMES, OUTCOMES.c.exposure == EXPOSURES.c.id)
+        both = both.outerjoin(ATTRIBUTES, ATTRIBUTES.c.exposure == EXPOSURES.c.id)
         both = both.outerjoin(PREDICTIONS, PREDICTIONS.c.exposure == EXPOSURES.c.id)
         query = (
             sa.select(
                 *EXPOSURES.columns,
                 PREDICTIONS.c.predicted,
+                ATTRIBUTES.c.attributes,
                 OUTCOMES.c["items"].label("taken"),
                 OUTCOMES.c.time.label("taken_at"),
             )
@@ -121,13 +153,15 @@ class ExposureLog:
         with self._database.reading() as connection:
             for row in connection.execution_options(yield_per=10_000).execute(query).mappings():
                 taken = None if row["taken"] is None else tuple(json.loads(row["taken"]))
-                yield Exposure(**{**row, "items": tuple(json.loads(row["items"])), "taken": taken})
+                attributes = _attributes(row["attributes"]) if row["attributes"] else ()
+                items = tuple(json.loads(row["items"]))
+                yield Exposure(**{**row, "items": items, "taken": taken, "attributes": attributes})
 
     def forget(self, *, before: float) -> int:
         """Removes exposures from before a time, with their outcomes; returns the number of exposures."""
         old = sa.select(EXPOSURES.c.id).where(EXPOSURES.c.time < before)
         with self._database.writing() as connection:
-            for table in (OUTCOMES, PREDICTIONS):
+            for table in (OUTCOMES, PREDICTIONS, ATTRIBUTES):
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(old)))
             return connection.execute(sa.delete(EXPOSURES).where(EXPOSURES.c.time < before)).rowcount
 
@@ -142,7 +176,7 @@ class ExposureLog:
             if self._database.is_sqlite:
                 # Else the rows would stay in the file until something is written over them.
                 connection.exec_driver_sql("PRAGMA secure_delete = ON")
-            for table in (OUTCOMES, PREDICTIONS):
+            for table in (OUTCOMES, PREDICTIONS, ATTRIBUTES):
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(ids)))
             num = connection.execute(sa.delete(EXPOSURES).where(theirs)).rowcount
         if self._database.is_sqlite:
@@ -156,6 +190,13 @@ class ExposureLog:
         ]
         if predicted:
             connection.execute(self._database.insert(PREDICTIONS), predicted)
+        said = [
+            {"exposure": one.id, "attributes": json.dumps(dict(one.attributes))}
+            for one in exposures
+            if one.attributes
+        ]
+        if said:
+            connection.execute(self._database.insert(ATTRIBUTES), said)
         rows = [(*row[:_ITEMS], _text(row[_ITEMS]), *row[_ITEMS + 1 :]) for row in map(_row, exposures)]
         if not self._database.is_sqlite:
             connection.execute(
@@ -178,3 +219,8 @@ _ITEMS = _COLUMNS.index("items")
 @functools.lru_cache(maxsize=10_000)
 def _text(items: tuple[str, ...]) -> str:
     return json.dumps(items)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _attributes(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(json.loads(text).items()))

@@ -48,6 +48,12 @@ PREDICTIONS = sa.Table(
     sa.Column("exposure", sa.String(32), primary_key=True),
     sa.Column("predicted", sa.Text, nullable=False),  # JSON
 )
+ATTRIBUTES = sa.Table(
+    "attributes",
+    METADATA,
+    sa.Column("exposure", sa.String(32), primary_key=True),
+    sa.Column("attributes", sa.Text, nullable=False),  # JSON, by name
+)
 TRAFFIC = sa.Table(
     "traffic",
     METADATA,

@@ -220,6 +220,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
                 share=0,
                 propensity=1,
                 items=(),
+                attributes=(("device", "phone"),),
                 latency_s=0,
                 predicted='{"prediction": [0.5]}',
             )

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from daybreak.extensions.live_test.guardrails import GuardrailLimits
 from daybreak.extensions.live_test.holdback import _outcomes_of_each
 from daybreak.extensions.live_test.observations import observe
-from daybreak.extensions.live_test.readout import GuardrailLimits, Readout, find
+from daybreak.extensions.live_test.readout import Design, Readout, find
 from daybreak.statistics.paired import Rules
 from daybreak.storage.exposures import Exposure
 from tests.statistics.streams import Model, exposures, users
@@ -48,7 +49,7 @@ def looks(number: int, *, days: int = 24, every: int = 4, lost: float = 0.0) -> 
         if day % every == 0:
             whole = _outcomes_of_each(shown, window_s=3600, now=day * DAY)
             seen = observe(whole, window_s=float("inf")).swapped
-            yield find(seen, rules=RULES, limits=LIMITS, window_s=3600, now=day * DAY)
+            yield find(seen, Design(rules=RULES, limits=LIMITS, window_s=3600), now=day * DAY)
 
 
 @pytest.mark.slow

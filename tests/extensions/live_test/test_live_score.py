@@ -3,24 +3,24 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import DataError, ReleaseError
 from daybreak.contract.record_parts import Judged, LiveMetric
 from daybreak.contract.record_types import Evaluation
 from daybreak.contract.sections import GateParams
 from daybreak.evaluation.scoring import live_metrics
 from daybreak.extensions.live_test.forecast import volume
+from daybreak.extensions.live_test.guardrails import GuardrailLimits
 from daybreak.extensions.live_test.live_score import LISTS, RowScore
 from daybreak.extensions.live_test.live_test import look, others_by, score_by
 from daybreak.extensions.live_test.observations import observe
-from daybreak.extensions.live_test.readout import GuardrailLimits, Readout, UserMetric, find
+from daybreak.extensions.live_test.readout import Design, Readout, UserMetric, find
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
@@ -35,7 +35,7 @@ from daybreak.workloads.metrics import (
     Pinball,
 )
 from tests.statistics.streams import Model, exposures, users
-from tests.toy.nights import PARAMS, make_evaluation
+from tests.toy.nights import make_evaluation
 
 BY = RowScore(metric=LogLoss(), has_label=True, low=0.01, high=3.0)
 RULES = Rules(alpha=0.05, margin=0.01, min_samples=30, refresh=True)
@@ -67,7 +67,7 @@ def stream(
 
 
 def finding_of(log: Any, by: RowScore = BY) -> Readout:
-    return find(observe(log, window_s=60), rules=RULES, limits=LIMITS, window_s=60, now=1e9, by=by)
+    return find(observe(log, window_s=60), Design(rules=RULES, limits=LIMITS, window_s=60, by=by), now=1e9)
 
 
 def broken(finding: Readout) -> list[str]:
@@ -148,15 +148,9 @@ def guard(margin: float, *, is_guardrail: bool = True) -> UserMetric:
 
 def by_both(log: list[Exposure], other: UserMetric, *, refresh: bool = True) -> Readout:
     rules = replace(RULES, refresh=refresh, margin=0.05)
-    return find(
-        observe(log, window_s=60),
-        rules=rules,
-        limits=replace(LIMITS, margin=0.05),
-        window_s=60,
-        now=1e9,
-        by=BY,
-        others=(other,),
-    )
+    limits = replace(LIMITS, margin=0.05)
+    design = Design(rules=rules, limits=limits, window_s=60, by=BY, others=(other,))
+    return find(observe(log, window_s=60), design, now=1e9)
 
 
 def test_a_guardrail_metric_stops_a_challenger_that_users_find_worse_by_it() -> None:
@@ -294,16 +288,15 @@ def test_a_value_counts_as_far_as_the_width_of_the_range_beyond_it() -> None:
     assert alike.of([shown([[0.9, 0.1]], ["yes"])], window_s=60) == 0.0
 
 
-def test_a_metric_that_fails_on_what_was_told_is_reported_in_a_sentence(tmp_path: Path) -> None:
+def test_a_metric_that_fails_on_what_was_told_is_reported_in_a_sentence() -> None:
     class Broken(AbsoluteError):
         def values(self, prediction: Any, label: Any) -> Any:
             raise IndexError("no such class")
 
     by = RowScore(metric=Broken(), has_label=True, low=0.0, high=1.0)
-    (tmp_path / "params.yaml").write_text(PARAMS)
     seen, now = observe(stream(50), window_s=60), datetime.now(UTC)
     with pytest.raises(DataError, match="cannot be judged: IndexError: no such class; look at the metrics"):
-        look(seen, params.load(tmp_path), rules=RULES, now=now, by=by)
+        look(seen, Design(rules=RULES, limits=LIMITS, window_s=60, by=by), now=now)
 
 
 def test_the_read_out_has_the_mean_of_either_arm_as_scikit_learn_has_it() -> None:

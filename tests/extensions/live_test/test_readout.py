@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daybreak.extensions.live_test.decisions import Decision, decide
 from daybreak.extensions.live_test.forecast import forecast, volume
+from daybreak.extensions.live_test.guardrails import GuardrailLimits
 from daybreak.extensions.live_test.live_score import list_score
 from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.ramp import Pace, RampStep
-from daybreak.extensions.live_test.readout import Decision, GuardrailLimits, Readout, decide, find
+from daybreak.extensions.live_test.readout import Design, Readout, find
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
@@ -25,7 +27,7 @@ OTHER = tuple(f"other{number}" for number in range(20))
 
 
 def finding_of(log: Iterable[Exposure], *, now: float = 1e9, rules: Rules = RULES) -> Readout:
-    return find(observe(log, window_s=60), rules=rules, limits=LIMITS, window_s=60, now=now)
+    return find(observe(log, window_s=60), Design(rules=rules, limits=LIMITS, window_s=60), now=now)
 
 
 def decided(finding: Readout, *, rules: Rules = RULES, **given: object) -> tuple[Decision, RampStep]:
@@ -218,13 +220,8 @@ def test_a_better_challenger_is_promoted_at_the_end_of_the_ramp_and_not_before()
 
 def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin() -> None:
     rules = Rules(alpha=0.05, margin=0.5, min_samples=30, refresh=True)
-    finding = find(
-        observe(stream(Model(hit=0.3)), window_s=60),
-        rules=rules,
-        window_s=60,
-        now=1e9,
-        limits=GuardrailLimits(errors=0.01, attrition=0.05, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
-    )
+    design = Design(rules=rules, limits=replace(LIMITS, margin=0.5), window_s=60)
+    finding = find(observe(stream(Model(hit=0.3)), window_s=60), design, now=1e9)
     assert [check.name for check in finding.checks if not check.ok] == ["score"]
     decision, step = decided(finding, rules=rules, share=0.01, units=10)
     assert (decision.action, decision.inconclusive, step.action) == ("reject", False, "stop")
@@ -346,3 +343,97 @@ def test_the_traffic_of_the_last_days_tells_what_can_be_shown() -> None:
     assert "more than the margin 0.01, so that it may stay inconclusive" in text
     nothing = forecast(volume([], now=0, days=7), pace=PACE, hours=10, alpha=0.05, margin=0.01)
     assert "what can be shown is not known" in nothing
+
+
+def with_devices(log: Iterable[Exposure], *, lost_on_phones: float = 0.0) -> list[Exposure]:
+    """The same users, of whom one in ten has a phone; so many phones that met the challenger never ask."""
+    draw, kept = np.random.default_rng(7), []
+    for shown in log:
+        device = "phone" if int(shown.unit, 16) % 10 == 0 else "desk"
+        if device == "desk" or shown.arm != CHALLENGER or draw.random() >= lost_on_phones:
+            kept.append(replace(shown, attributes=(("device", device),)))
+    return kept
+
+
+def test_users_lost_on_one_device_are_found_where_the_shares_of_all_users_still_fit() -> None:
+    log = with_devices(stream(Model(), number=6000), lost_on_phones=0.5)
+    finding = finding_of(log)
+    broken = {check.name: check.text for check in finding.checks if not check.ok}
+    assert list(broken) == ["arms by attribute"]
+    assert "device phone" in broken["arms by attribute"] and "device desk" not in broken["arms by attribute"]
+    assert decided(finding)[0].action == "no data"
+
+
+def test_attributes_that_fit_stop_nothing_however_many_values_come() -> None:
+    log = [
+        replace(shown, attributes=(("app", shown.unit[-2:]), ("device", "phone")))
+        for shown in stream(Model(), number=3000)
+    ]
+    (check,) = [one for one in finding_of(log).checks if one.name == "arms by attribute"]
+    assert check.ok and check.text.startswith("users of ")
+
+
+def test_the_effect_of_each_device_is_shown_at_its_part_of_alpha_and_decides_nothing() -> None:
+    good_at_desks = [
+        shown if shown.attributes[0][1] == "desk" or shown.arm != CHALLENGER else replace(shown, taken=())
+        for shown in with_devices(stream(Model(hit=0.9), number=6000))
+    ]
+    finding = finding_of(good_at_desks)
+    assert [one.value for one in finding.segments] == ["desk", "phone"]  # most users first
+    desk, phone = (one.effect for one in finding.segments)
+    assert desk.is_proven and phone.high is not None and phone.high < 0
+    alone = finding_of([one for one in good_at_desks if one.attributes[0][1] == "phone"]).segments[0].effect
+    assert alone.low is not None and alone.high is not None and phone.low is not None
+    assert phone.high - phone.low > alone.high - alone.low  # two intervals share alpha, one need not
+    assert decided(finding)[0].action == "promote"
+
+
+def test_a_program_that_asks_all_day_is_left_out_and_the_readout_says_so() -> None:
+    log = stream(Model(), number=500)
+    program = [replace(log[0], time=log[0].time + at, id=f"{at:032x}") for at in range(200)]
+    every = sorted([*log, *program], key=lambda shown: shown.time)
+    design = Design(rules=RULES, limits=LIMITS, window_s=60)
+    finding = find(observe(every, window_s=60, max_visits=100), design, now=1e9)
+    assert finding.num_ours + finding.num_theirs == 499
+    (check,) = [one for one in finding.checks if one.name == "frequent users"]
+    assert check.ok and check.text.startswith("1 user with more than 100 visits in a day left out")
+
+
+def test_a_challenger_that_makes_users_ask_again_and_again_is_not_judged_by_the_others() -> None:
+    log = stream(Model(hit=0.9), number=2000)
+    again = [
+        replace(shown, time=shown.time + at, id=f"{number:030x}{at:02x}")
+        for number, shown in enumerate(log[:200])
+        if shown.arm == CHALLENGER
+        for at in range(1, 12)
+    ]
+    every = sorted([*log, *again], key=lambda shown: shown.time)
+    seen = observe(every, window_s=60, max_visits=10)
+    finding = find(seen, Design(rules=RULES, limits=LIMITS, window_s=60), now=1e9)
+    assert "frequent users" in [check.name for check in finding.checks if not check.ok]
+    assert decided(finding)[0].action == "reject"
+
+
+def test_what_users_do_while_a_model_is_new_to_them_does_not_count() -> None:
+    crowd, rng, log = users(0, 1500), np.random.default_rng(0), []
+    curious, after = Model(hit=0.9), Model(hit=0.4)
+    for seconds in (0, 100, 200):
+        hits = curious if seconds == 0 else after
+        log += exposures(rng, crowd, share=0.5, start=seconds, challenger=hits, apart_s=0.01)
+    log.sort(key=lambda shown: shown.time)
+    new = find(observe(log, window_s=60), Design(rules=RULES, limits=LIMITS, window_s=60), now=1e9)
+    worn = Design(rules=RULES, limits=LIMITS, window_s=60, novelty_s=90)
+    old = find(observe(log, window_s=60, novelty_s=90), worn, now=1e9)
+    assert new.result.status.is_proof and new.result.effect and new.result.effect.low > 0
+    assert old.result.effect and old.result.effect.high < 0
+
+
+def test_a_user_who_is_gone_once_the_novelty_is_over_scores_as_one_who_took_nothing() -> None:
+    crowd, rng, log = users(0, 2000), np.random.default_rng(0), []
+    for seconds in (0, 100):
+        log += exposures(rng, crowd, share=0.5, start=seconds, apart_s=0.01)
+    gone = [one for one in log if one.time < 90 or one.arm != CHALLENGER or int(one.unit, 16) % 2]
+    seen = observe(sorted(gone, key=lambda shown: shown.time), window_s=60, novelty_s=90)
+    design = Design(rules=RULES, limits=LIMITS, window_s=60, novelty_s=90)
+    effect = find(seen, design, now=1e9).result.effect
+    assert effect and effect.high < 0

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
 from daybreak.contract.record_types import Evaluation, Release
 from daybreak.contract.sections import LiveSections
-from daybreak.contract.units import HOUR_S
 from daybreak.evaluation.live_judge import Held
 from daybreak.extensions.live_test import live_test, own_serving
-from daybreak.extensions.live_test.observations import ObservationLog, observe
+from daybreak.extensions.live_test.live_test import observed
+from daybreak.extensions.live_test.observations import ObservationLog
 from daybreak.extensions.live_test.readout import Readout
 from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
 from daybreak.extensions.live_test.traffic import serving_log, share_out
@@ -54,27 +54,23 @@ def judge(
     traffic_log = serving_log(home, params)
     if traffic_log is None:
         return None
-    window_s = params.section(LiveTestParams).outcome_hours * HOUR_S
+    limits = params.section(LiveTestParams)
     now = datetime.fromtimestamp(traffic_log.now(), UTC)
     try:
-        own_serving.read(traffic_log, params.section(LiveTestParams), now=datetime.now(UTC))
-        evaluation, own = _evaluation(home, serving), params.section(LiveTestParams).metric
-        by, rules = live_test.score_by(evaluation, params.gate, rules=rules, own=own)
-        others = live_test.others_by(evaluation, params.gate, own=own)
+        own_serving.read(traffic_log, limits, now=datetime.now(UTC))
+        design = live_test.design_of(_evaluation(home, serving), params, rules=rules)
     except (DataError, ParamsError, ReleaseError) as error:
         return Held(result=Conclusion(status=Status.NO_DATA, sentence=str(error)), num_users=0)
     shown = _shown(home, traffic_log, before)
     began = _served_since(home, traffic_log, serving, before)
     of_this = [one for one in shown if one.time >= began]
-    seen = {
-        f"on live traffic {serving.version} against {before.version}": observe(of_this, window_s=window_s)
-    }
+    seen = {f"on live traffic {serving.version} against {before.version}": observed(of_this, limits)}
     if len(of_this) < len(shown):
-        whole = _outcomes_of_each(shown, window_s=window_s, now=now.timestamp())
-        seen[f"all that served since, against {before.version}"] = observe(whole, window_s=math.inf)
+        whole = _outcomes_of_each(shown, window_s=design.window_s, now=now.timestamp())
+        seen[f"all that served since, against {before.version}"] = observed(whole, limits, window_s=math.inf)
 
     def look_at(log_of: ObservationLog) -> Readout:
-        return live_test.look(log_of.swapped, params, rules=rules, now=now, by=by, others=others)
+        return live_test.look(log_of.swapped, design, now=now)
 
     try:
         findings = {what: look_at(log_of) for what, log_of in seen.items() if log_of.observations}

@@ -75,6 +75,10 @@ class ShownExposure(Protocol):
         """Whether popular items were shown in place of the model's."""
 
     @property
+    def attributes(self) -> Sequence[tuple[str, str]]:
+        """What the client said of the user, such as the device, by name."""
+
+    @property
     def taken(self) -> Sequence[str] | None:
         """What the user took, or the labels of the rows as JSON; None without an outcome."""
 

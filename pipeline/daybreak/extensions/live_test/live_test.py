@@ -13,8 +13,8 @@ behind; `watch` ends one that no open night wants, or whose guardrails break bet
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,18 +26,12 @@ from daybreak.contract.record_types import Champion, Evaluation, Night, Release,
 from daybreak.contract.sections import GateParams, LiveSections, Plug
 from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.extensions.live_test import forecast, own_serving, ramp
+from daybreak.extensions.live_test.decisions import Decision, decide
+from daybreak.extensions.live_test.guardrails import GuardrailLimits
 from daybreak.extensions.live_test.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnScore, RowScore
 from daybreak.extensions.live_test.looks import Looks
 from daybreak.extensions.live_test.observations import ObservationLog, observe
-from daybreak.extensions.live_test.readout import (
-    NOTHING,
-    Decision,
-    GuardrailLimits,
-    Readout,
-    UserMetric,
-    decide,
-    find,
-)
+from daybreak.extensions.live_test.readout import Design, Readout, UserMetric, find
 from daybreak.extensions.live_test.settings import LiveTestParams, OwnMetricParams
 from daybreak.extensions.live_test.traffic import end, move, serving_log, share_out
 from daybreak.gate.all_metrics import guardrails_of, success_of
@@ -47,6 +41,7 @@ from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
+    from daybreak.storage.exposures import Exposure
     from daybreak.storage.traffic_log import Log
     from daybreak.storage.traffic_row import Traffic
 
@@ -97,73 +92,68 @@ def judge(
         )
         return _no_data(first, reason)
     try:
-        evaluation, own = records.find(Evaluation, home.records), params.section(LiveTestParams).metric
-        by, rules = score_by(evaluation, params.gate, rules=rules, own=own)
-        others = others_by(evaluation, params.gate, own=own)
+        design = design_of(records.find(Evaluation, home.records), params, rules=rules)
     except (ParamsError, ReleaseError) as error:
         return _no_data(first, error)
     if standing is None:
-        standing = _forecast(log, night, params, rules=rules, by=by)
+        standing = _forecast(log, night, params, rules=design.rules, by=design.by)
         records.write(standing, FOLDER)
-    verdict = _look(
-        home,
-        night,
-        version,
-        champion,
-        params,
-        rules=rules,
-        by=by,
-        others=others,
+    test = _Test(
+        home=home,
+        night=night,
+        version=version,
+        champion=champion,
+        params=params,
+        log=log,
         first=first,
         standing=standing,
-        log=log,
+        design=replace(design, looks=_looks(standing, night), before=_before(FOLDER)),
     )
-    return _decided(home, verdict, params, experiment=night.id)
+    return _decided(home, _look(test), params, experiment=night.id)
 
 
-def _look(
-    home: Home,
-    night: Night,
-    version: Version,
-    champion: Champion,
-    params: LiveSections,
-    *,
-    rules: Rules,
-    by: LiveScore,
-    others: Sequence[UserMetric],
-    first: Verdict,
-    standing: Live,
-    log: "Log",
-) -> Verdict:
+@dataclass(frozen=True, kw_only=True)
+class _Test:
+    """A live test that may begin: what it compares, where, and by what."""
+
+    home: Home
+    night: Night
+    version: Version
+    champion: Champion
+    params: LiveSections
+    log: "Log"
+    first: Verdict  # of held-out scores
+    standing: Live  # when it was last looked at
+    design: Design
+
+    @property
+    def limits(self) -> LiveTestParams:
+        """Returns the section of params.yaml."""
+        return self.params.section(LiveTestParams)
+
+
+def _look(test: _Test) -> Verdict:
     """Looks once at an experiment that may begin, and takes one action; NotYet while it goes on."""
+    log, night = test.log, test.night
     is_over = clock.utc() >= night.decide_until
     traffic = log.traffic.read()
-    serving = ledger.champion_at(home, branch.ledger_tip(home))
-    if serving is None or serving.version != champion.version:
-        reason = f"version {serving.version if serving else 0} serves by now, not {champion.version}"
-        return _no_data(first, reason)
+    serving = ledger.champion_at(test.home, branch.ledger_tip(test.home))
+    if serving is None or serving.version != test.champion.version:
+        number = serving.version if serving else 0
+        return _no_data(test.first, f"version {number} serves by now, not {test.champion.version}")
     if traffic.experiment != night.id:
-        traffic = _open(log, traffic, night, version, champion, over=is_over)
+        traffic = _open(log, traffic, night, test.version, test.champion, over=is_over)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
-    seen = observe(log.exposures.of(night.id), window_s=params.section(LiveTestParams).outcome_hours * HOUR_S)
+    seen = observed(log.exposures.of(night.id), test.limits)
     try:
-        finding = look(
-            seen,
-            params,
-            rules=rules,
-            now=_now(log),
-            looks=_looks(standing, night),
-            before=_before(FOLDER),
-            by=by,
-            others=others,
-        )
+        finding = look(seen, test.design, now=_now(log))
     except DataError as error:
-        return _no_data(first, error)
+        return _no_data(test.first, error)
     decision, step = decide(
         finding,
-        rules=rules,
-        mode="both" if params.gate.scores == "both" else "live",
-        pace=pace(params.section(LiveTestParams)),
+        rules=test.design.rules,
+        mode="both" if test.params.gate.scores == "both" else "live",
+        pace=pace(test.limits),
         share=share,
         units=seen.counts(share)[0],
         hours=(log.now() - traffic.changed_at) / HOUR_S,
@@ -171,18 +161,57 @@ def _look(
     )
     if why := log.traffic.why_stopped(night.id):
         decision = Decision(action="reject", reason=f"stopped by a router: {why}")
-    standing = _standing(standing, finding, decision, share=share)
+    standing = _standing(test.standing, finding, decision, share=share)
     if decision.action != "wait":
-        return _verdict(first, decision, standing, both=params.gate.scores == "both")
+        return _verdict(test.first, decision, standing, both=test.params.gate.scores == "both")
     try:
-        _prepare(home, night, version, champion)
+        _prepare(test.home, night, test.version, test.champion)
         if step.share != share:
             traffic = move(log, replace(traffic, share=step.share))
-        share_out(home, params)
+        share_out(test.home, test.params)
     except (ReleaseError, ParamsError) as error:
-        return _no_data(first, f"users cannot meet version {version.number}: {error}")
-    own = params.section(LiveTestParams).metric is not None
-    raise NotYet(_sentence(standing, decision, step, log, traffic, own=own))
+        return _no_data(test.first, f"users cannot meet version {test.version.number}: {error}")
+    raise NotYet(_sentence(standing, decision, step, log, traffic, own=test.limits.metric is not None))
+
+
+def design_of(evaluation: Evaluation | None, params: LiveSections, *, rules: Rules) -> Design:
+    """Returns how users judge, by the metrics that a night found; the looks are not planned yet.
+
+    Raises ReleaseError where no metric of the workload has values of single samples, ParamsError where it
+    cannot be imported any more.
+    """
+    limit = params.section(LiveTestParams)
+    by, rules = score_by(evaluation, params.gate, rules=rules, own=limit.metric)
+    return Design(
+        rules=rules,
+        limits=GuardrailLimits(
+            errors=limit.max_errors,
+            attrition=limit.max_attrition,
+            fallbacks=limit.max_fallbacks,
+            p99_s=limit.max_p99_rise_s,
+            shift=params.gate.max_shift,
+            margin=rules.margin,
+        ),
+        window_s=limit.outcome_hours * HOUR_S,
+        novelty_s=limit.novelty_hours * HOUR_S,
+        by=by,
+        others=others_by(evaluation, params.gate, own=limit.metric),
+    )
+
+
+def observed(
+    exposures: "Iterable[Exposure]", params: LiveTestParams, *, window_s: float | None = None
+) -> ObservationLog:
+    """Returns the observations among an experiment's exposures, which come oldest first.
+
+    `window_s` is that of `live_test.outcome_hours` unless given.
+    """
+    return observe(
+        exposures,
+        window_s=params.outcome_hours * HOUR_S if window_s is None else window_s,
+        novelty_s=params.novelty_hours * HOUR_S,
+        max_visits=params.max_visits_per_unit,
+    )
 
 
 def score_by(
@@ -251,42 +280,13 @@ def _row_score(live: LiveMetric) -> RowScore:
     )
 
 
-def look(
-    seen: ObservationLog,
-    params: LiveSections,
-    *,
-    rules: Rules,
-    now: datetime,
-    by: LiveScore,
-    looks: Looks | None = None,
-    before: Mapping[str, float] = NOTHING,
-    others: Sequence[UserMetric] = (),
-) -> Readout:
-    """Returns what the log of an experiment says by now; arguments as of `readout.find`.
+def look(seen: ObservationLog, design: Design, *, now: datetime) -> Readout:
+    """Returns what the log of an experiment says by now.
 
     Raises DataError where a metric cannot be computed of what users were shown and told.
     """
-    limit = params.section(LiveTestParams)
-    limits = GuardrailLimits(
-        errors=limit.max_errors,
-        attrition=limit.max_attrition,
-        fallbacks=limit.max_fallbacks,
-        p99_s=limit.max_p99_rise_s,
-        shift=params.gate.max_shift,
-        margin=rules.margin,
-    )
     try:
-        return find(
-            seen,
-            rules=rules,
-            limits=limits,
-            window_s=limit.outcome_hours * HOUR_S,
-            now=now.timestamp(),
-            looks=looks,
-            before=before,
-            by=by,
-            others=others,
-        )
+        return find(seen, design, now=now.timestamp())
     except Exception as error:  # a metric is the team's code, and its arguments come from clients
         why = f"{type(error).__name__}: {error}"
         raise DataError(f"outcomes cannot be judged: {why}; look at the metrics and labels") from error
@@ -318,22 +318,11 @@ def clean(home: Home, params: LiveSections) -> str:
     if fault := _read(log, params):  # else users would meet the challenger unseen
         end(home, experiment, params)
         return f"ended the experiment {experiment}: {fault}; "
-    evaluation, own = records.find(Evaluation, folder / records.RUN), params.section(LiveTestParams).metric
     try:
-        by, rules = score_by(evaluation, gate, rules=rules, own=own)
-        seen = observe(
-            log.exposures.of(experiment), window_s=params.section(LiveTestParams).outcome_hours * HOUR_S
-        )
-        finding = look(
-            seen,
-            params,
-            rules=rules,
-            now=_now(log),
-            looks=_looks(standing, night),
-            by=by,
-            before=_before(folder / FOLDER),
-            others=others_by(evaluation, gate, own=own),
-        )
+        design = design_of(records.find(Evaluation, folder / records.RUN), params, rules=rules)
+        design = replace(design, looks=_looks(standing, night), before=_before(folder / FOLDER))
+        seen = observed(log.exposures.of(experiment), params.section(LiveTestParams))
+        finding = look(seen, design, now=_now(log))
     except (DataError, ParamsError, ReleaseError) as error:  # likewise
         end(home, experiment, params)
         return f"ended the experiment {experiment}: {error}; "
@@ -490,6 +479,7 @@ def _standing(before: Live, finding: Readout, decision: Decision, *, share: floa
         effect=effect.measured if effect else None,
         reason=decision.reason,
         checks=finding.checks,
+        segments=finding.segments,
     )
 
 

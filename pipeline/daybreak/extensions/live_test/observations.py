@@ -21,12 +21,14 @@ before. Pure.
 """
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from daybreak.contract.units import DAY_S
 from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
 
 CHALLENGER = "challenger"
@@ -46,6 +48,22 @@ class Observation:
         default_factory=list
     )  # after it, at the same share and in the same arm
     returned_at: float = math.inf  # when the unit first came after the window, to whichever arm
+    window_s: float = math.inf
+    novelty_s: float = 0.0  # after the first exposure, before exposures are scored
+
+    @property
+    def judged(self) -> list[ShownExposure]:
+        """Returns the exposures that are scored: those within a window after the novelty has worn off."""
+        if not self.novelty_s:
+            return self.exposures
+        begins = self.time + self.novelty_s
+        shown = (*self.exposures, *self.later)
+        return [one for one in shown if begins <= one.time <= begins + self.window_s]
+
+    @property
+    def attributes(self) -> Sequence[tuple[str, str]]:
+        """Returns what the client said of the unit before it met its arm, by name."""
+        return self.exposures[0].attributes
 
     def until(self, after_s: float) -> list[ShownExposure]:
         """Returns the exposures within so many seconds of the first."""
@@ -54,11 +72,11 @@ class Observation:
 
     def score(self, by: LiveScore = LISTS, *, window_s: float) -> float | None:
         """Score of the exposures by their outcomes; None: there is none."""
-        return by.of(self.exposures, window_s=window_s)
+        return by.of(judged, window_s=window_s) if (judged := self.judged) else None
 
     def answered(self, by: LiveScore = LISTS, *, window_s: float) -> float:
-        """Returns the share of the exposures with an outcome."""
-        return by.answered(self.exposures, window_s=window_s)
+        """Returns the share of the exposures with an outcome; 0 of none."""
+        return by.answered(judged, window_s=window_s) if (judged := self.judged) else 0.0
 
     def came_back(self, *, after_s: float, until_s: float) -> bool:
         """Returns whether the unit came again so many seconds after the first exposure, to whichever arm."""
@@ -75,16 +93,8 @@ class ObservationLog:
     # of a unit's first answer at the last share above 0, by whether the challenger gave it
     latencies_s: dict[bool, Floats]
     returned: tuple[Observation, ...] = ()
-
-    @property
-    def treated(self) -> NDArray[np.bool_]:
-        """Which observations met the challenger, shape [n]."""
-        return np.array([one.treated for one in self.observations], dtype=bool)
-
-    @property
-    def chance(self) -> Floats:
-        """Chance of each to meet the challenger, shape [n]."""
-        return np.array([one.chance for one in self.observations], dtype=np.float64)
+    frequent: tuple[Observation, ...] = ()  # of units that come too often, which are left out of the others
+    max_visits: int = 0  # of a unit in a day
 
     @property
     def swapped(self) -> "ObservationLog":
@@ -98,6 +108,8 @@ class ObservationLog:
             impossible=self.impossible,
             latencies_s={not ours: values for ours, values in self.latencies_s.items()},
             returned=swapped(self.returned),
+            frequent=swapped(self.frequent),
+            max_visits=self.max_visits,
         )
 
     def counts(self, share: float | None = None) -> tuple[int, int]:
@@ -106,8 +118,18 @@ class ObservationLog:
         return sum(at), len(at) - sum(at)
 
 
-def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> ObservationLog:
-    """Returns the observations among an experiment's exposures, which come oldest first."""
+def observe(
+    exposures: Iterable[ShownExposure], *, window_s: float, novelty_s: float = 0.0, max_visits: int = 0
+) -> ObservationLog:
+    """Returns the observations among an experiment's exposures, which come oldest first.
+
+    Args:
+        exposures: of the experiment.
+        window_s: seconds after its first exposure in which those of a unit count together.
+        novelty_s: seconds after its first exposure in which a unit is not scored.
+        max_visits: of a unit in a day, above which it is left out; 0: none is.
+    """
+    visits: Counter[tuple[str, float]] = Counter()
     places: dict[str, tuple[float, float]] = {}
     first: dict[str, Observation] = {}
     opened: dict[str, Observation] = {}
@@ -118,6 +140,7 @@ def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> Observati
     impossible, share = 0, 0.0
     for shown in exposures:
         ours = shown.arm == CHALLENGER
+        visits[shown.unit, shown.time // DAY_S] += 1
         if shown.share > 0:
             if shown.share != share:  # the hours of another share may have been busier ones
                 share, latencies = shown.share, {True: {}, False: {}}
@@ -130,7 +153,14 @@ def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> Observati
         waited_for[shown.unit] = _still_gone(waited_for.get(shown.unit, []), shown.time, window_s=window_s)
         last = opened.get(shown.unit)
         if 0 < chance < 1:
-            last = Observation(treated=ours, chance=chance, share=shown.share, time=shown.time)
+            last = Observation(
+                treated=ours,
+                chance=chance,
+                share=shown.share,
+                time=shown.time,
+                window_s=window_s,
+                novelty_s=novelty_s,
+            )
             opened[shown.unit] = last
             observations.append(last)
             waited_for[shown.unit].append(last)
@@ -145,12 +175,33 @@ def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> Observati
                 back = Observation(treated=ours, chance=coin, share=shown.share, time=shown.time)
                 again[shown.unit, shown.share] = back
             (back.exposures if shown.time <= back.time + window_s else back.later).append(shown)
+    frequent = {unit for (unit, _), number in visits.items() if max_visits and number > max_visits}
     return ObservationLog(
-        observations=tuple(observations),
+        observations=tuple(one for one in observations if one.exposures[0].unit not in frequent),
         impossible=impossible,
-        latencies_s={ours: np.array([*of.values()], dtype=np.float64) for ours, of in latencies.items()},
-        returned=tuple(again.values()),
+        latencies_s={
+            ours: np.array([s for unit, s in of.items() if unit not in frequent], dtype=np.float64)
+            for ours, of in latencies.items()
+        },
+        returned=tuple(one for (unit, _), one in again.items() if unit not in frequent),
+        frequent=tuple(one for one in observations if one.exposures[0].unit in frequent),
+        max_visits=max_visits,
     )
+
+
+def arms(observations: Sequence[Observation]) -> NDArray[np.bool_]:
+    """Returns which observations met the challenger, shape [n]."""
+    return np.array([one.treated for one in observations], dtype=bool)
+
+
+def chances(observations: Sequence[Observation]) -> Floats:
+    """Returns the chance of each to meet the challenger, shape [n]."""
+    return np.array([one.chance for one in observations], dtype=np.float64)
+
+
+def settled(observations: Sequence[Observation], after_s: float, now: float) -> list[Observation]:
+    """Returns the observations that began so many seconds ago, or earlier."""
+    return [one for one in observations if one.time + after_s <= now]
 
 
 def _still_gone(waiting: list[Observation], now: float, *, window_s: float) -> list[Observation]:

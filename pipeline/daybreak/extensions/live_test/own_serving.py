@@ -33,7 +33,7 @@ from daybreak.contract.errors import DataError
 from daybreak.extensions.live_test.live_score import report
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of, propensity
-from daybreak.storage.exposures import Exposure, Outcome
+from daybreak.storage.exposures import Exposure, Outcome, attributes_of
 from daybreak.storage.traffic_row import Traffic
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def exposures_of(rows: Iterable[Row], *, moves: Iterable[Traffic]) -> Iterator[E
             items=(),
             latency_s=row["latency_s"],
             error=row["error"],
+            attributes=row["attributes"],
         )
 
 
@@ -173,6 +174,7 @@ def _checked(row: Any, number: int, *, now: datetime, unit_of: Callable[[str], s
             "metric": _number("metric", given.get("metric")),
             "latency_s": _number("latency_s", given.get("latency_s")) or 0.0,
             "error": _plain(str(given.get("error") or "")),
+            "attributes": attributes_of(given.get("attributes")),
         }
     except (ValueError, OverflowError) as error:
         raise DataError(f"row {number}: {error}") from None

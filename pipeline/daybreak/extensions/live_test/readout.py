@@ -1,67 +1,52 @@
-"""Reads the log of an experiment: first its guardrails, then the effect, then the next step of the ramp.
+"""Reads the log of an experiment: its guardrails, then the effect on what users are scored by.
 
-    arms as drawn    answers per arm fit the shares (`srm`), and no user was in an arm that could not be
-    errors           requests that the model did not answer
-    personal lists   answers with a list of popular items instead of the user's own
-    latency          P99 of the answers at the present share (`quantiles`)
-    items shown      distance between the lists of the arms (`output_drift`)
-    returning users  users who come back after the time for an outcome
+Guardrails are those of guardrails.py, of the groups of users in segments.py, and two more:
+
     labels           users with a label fit the shares of the arms as well (`srm`)
     score            worse by more than the margin, by bets that hold from the first user on; or worse at
                      all, by the effect: what is to be improved must not have deteriorated
 
-All may be tested at any time and as often as one likes. Each raises a false alarm in at most one of 1,000
-experiments, the effect in `gate.alpha` of them. If the arms were not as drawn, nothing else is believed: no
-data. Any other broken guardrail rejects the challenger. Lists and their users, or predictions and their
-labels, are scored by `live_score`; personal lists and items shown are of lists alone, labels of predictions.
+The effect raises a false alarm in `gate.alpha` of experiments. Lists and their users, or predictions and
+their labels, are scored by `live_score`; personal lists and items shown are of lists alone, labels of
+predictions.
 
 The effect is `unpaired`'s, over users whose window for outcomes is over, adjusted by their scores before the
 test; where the end of the test is known, at the looks that `looks` plans. A list without a reported outcome
 scores 0, so that a challenger cannot win because fewer of its users report, or fewer of their visits. Divided
 by the share of visits with an outcome, the effect is on the scale of the held-out scores, and the same margin
-holds. A user of predictions without a label is left out. Pure.
+holds. A user of predictions without a label is left out.
+The first `novelty_s` of a user count for guardrails alone: what is new attracts, or annoys, for a while. A
+user who does not come back after them scores as one without an outcome. Pure.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from daybreak.contract.formats import duration, percents
-from daybreak.contract.record_parts import Check
-from daybreak.contract.record_types import Action
-from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
+from daybreak.contract.record_parts import Check, Segment
+from daybreak.extensions.live_test.guardrails import (
+    GuardrailLimits,
+    as_drawn,
+    check,
+    frequent_users,
+    guardrails,
+    two_means,
+)
+from daybreak.extensions.live_test.live_score import LISTS, LiveScore
 from daybreak.extensions.live_test.looks import Looks
-from daybreak.extensions.live_test.observations import Observation, ObservationLog
-from daybreak.extensions.live_test.ramp import Pace, RampStep, step
+from daybreak.extensions.live_test.observations import Observation, ObservationLog, arms, chances, settled
+from daybreak.extensions.live_test.segments import attributes_as_drawn, segments
 from daybreak.gate.all_metrics import together
-from daybreak.statistics import e_process, quantiles, srm
-from daybreak.statistics.output_drift import witnessed
+from daybreak.statistics import e_process, srm
 from daybreak.statistics.paired import Rules, status_of
 from daybreak.statistics.result import Conclusion, Status
 from daybreak.statistics.unpaired import adjusted, effect
 
 Floats = NDArray[np.float64]
-NOTHING: Mapping[str, float] = MappingProxyType({})
 LEAST_FORETOLD = 0.01  # of the variance of scores, by what is known before the test, to be told
-WINDOWS = (1, 2, 4, 8, 16)  # of a user's answers that guardrails look at together
-Mode = Literal["live", "both"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuardrailLimits:
-    """How much worse than the champion the challenger may be."""
-
-    errors: float  # share of users whose model did not answer
-    attrition: float  # share of users who do not come back
-    fallbacks: float  # share of users without a list of their own
-    p99_s: float  # seconds that the P99 may be longer
-    shift: float  # total variation distance between the items shown
-    margin: float  # of the score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +60,41 @@ class UserMetric:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Design:
+    """How an experiment is judged, as it was fixed before the first user."""
+
+    rules: Rules  # alpha, what is asked of the score, and how few users of an arm are too few
+    limits: GuardrailLimits
+    window_s: float  # in which outcomes of a user count
+    novelty_s: float = 0.0  # of a user, before outcomes count
+    by: LiveScore = LISTS  # what a user's score is
+    others: tuple[UserMetric, ...] = ()  # metrics that users judge as well (daybreak/gate/all_metrics.py)
+    looks: Looks | None = None  # at the effect, where the end of the test is known; None: any look counts
+    before: Mapping[str, float] = field(default_factory=dict)  # what users scored before the test, by unit
+
+    @property
+    def metrics(self) -> tuple[UserMetric, ...]:
+        """Returns all metrics, with the score as the first."""
+        score = UserMetric(name="score", by=self.by, margin=self.limits.margin, is_guardrail=False)
+        return (score, *self.others)
+
+    def settles_s(self, by: LiveScore) -> float:
+        """Returns how long after a user's first answer the score is settled.
+
+        Where the first hours do not count, the first answer that does may come at the end of a window.
+        """
+        return self.novelty_s + (by.windows + bool(self.novelty_s)) * self.window_s
+
+    def asked(self, metric: UserMetric) -> Rules:
+        """Returns what is asked of a metric; success metrics share alpha, as one of them is enough."""
+        rules = replace(self.rules, margin=metric.margin)
+        if metric.is_guardrail:
+            return replace(rules, refresh=True)
+        num_success = sum(not one.is_guardrail for one in self.metrics)
+        return replace(rules, alpha=self.rules.alpha / num_success)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Readout:
     """What the log says of an experiment now."""
 
@@ -83,6 +103,7 @@ class Readout:
     checks: tuple[Check, ...]  # the guardrails
     num_ours: int  # users whose arm was left to chance, by arm
     num_theirs: int
+    segments: tuple[Segment, ...] = ()  # users by what clients say of them
 
     @property
     def is_trusted(self) -> bool:
@@ -95,278 +116,94 @@ class Readout:
         return tuple(f"{check.name}: {check.text}" for check in self.checks if not check.ok)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What to do with the challenger, and why."""
-
-    action: Action
-    reason: str
-    inconclusive: bool = False  # rejected for want of proof only
-
-
-def find(
-    seen: ObservationLog,
-    *,
-    rules: Rules,
-    limits: GuardrailLimits,
-    window_s: float,
-    now: float,
-    looks: Looks | None = None,
-    before: Mapping[str, float] = NOTHING,
-    by: LiveScore = LISTS,
-    others: Sequence[UserMetric] = (),
-) -> Readout:
-    """Returns guardrails and effect of an experiment; every log has an answer.
-
-    Args:
-        seen: the log of the experiment.
-        rules: alpha, what is asked of the score, and how few users of an arm are too few.
-        limits: of the guardrails.
-        window_s: seconds in which outcomes of a user count.
-        now: seconds since 1970.
-        looks: at the effect, where the end of the test is known; None: any look counts.
-        before: what users scored before the test, by unit.
-        by: what a user's score is.
-        others: metrics that users judge as well (daybreak/gate/all_metrics.py).
-    """
+def find(seen: ObservationLog, design: Design, *, now: float) -> Readout:
+    """Returns guardrails and effect of an experiment at the time `now`; every log has an answer."""
     num_ours, num_theirs = seen.counts()
-    arms = _as_drawn(seen)
+    drawn, by_attribute = as_drawn(seen), attributes_as_drawn(seen)
     success: dict[str, Conclusion] = {}
     held: dict[str, Conclusion] = {}
     checks: list[Check] = []
-    num_success = 1 + sum(not one.is_guardrail for one in others)
-    for metric in (UserMetric(name="score", by=by, margin=limits.margin, is_guardrail=False), *others):
-        asked = replace(rules, margin=metric.margin)
-        if metric.is_guardrail:
-            asked = replace(asked, refresh=True)
-        else:
-            asked = replace(asked, alpha=rules.alpha / num_success)
-        over = _over(seen.observations, metric.by.windows * window_s, now)
-        scores = [one.score(metric.by, window_s=window_s) for one in over]
-        result = _compared(
-            over, scores, rules=asked, window_s=window_s, now=now, looks=looks, before=before, by=metric.by
-        )
+    for metric in design.metrics:
+        over, scores = _scored(seen, metric.by, design, now=now)
+        result = _compared(over, scores, design, rules=design.asked(metric), by=metric.by, now=now)
         (held if metric.is_guardrail else success)[metric.name] = result
-        rate = _answered(over, metric.by, window_s=window_s)
-        checks.append(_score(over, scores, result, metric, rate=rate))
-    labels: tuple[Check, ...] = ()
-    if not by.of_lists and by.has_label:
-        over = _over(seen.observations, by.windows * window_s, now)
-        labelled, _ = _labelled(over, [one.score(by, window_s=window_s) for one in over])
-        labels = (_check("labels", srm.check(_arm(labelled), _chance(labelled))),)
+        checks.append(_score(over, scores, result, metric, rate=_answered(over, metric.by, design)))
+    users, scores = _scored(seen, design.by, design, now=now)
     return Readout(
-        result=together(success, held, refresh=rules.refresh),
-        arms=arms,
+        result=together(success, held, refresh=design.rules.refresh),
+        arms=by_attribute if by_attribute and drawn.status is not Status.MISMATCH else drawn,
         checks=(
-            _check("arms as drawn", arms),
-            *guardrails(seen, limits=limits, window_s=window_s, now=now, of_lists=by.of_lists),
-            *labels,
+            check("arms as drawn", drawn),
+            *([check("arms by attribute", by_attribute)] if by_attribute else []),
+            *frequent_users(seen),
+            *guardrails(
+                seen,
+                limits=design.limits,
+                window_s=design.window_s,
+                now=now,
+                of_lists=design.by.of_lists,
+            ),
+            *_labels(users, scores, design.by),
             *checks,
         ),
         num_ours=num_ours,
         num_theirs=num_theirs,
+        segments=_segments(users, scores, design),
     )
 
 
-def guardrails(
-    seen: ObservationLog, *, limits: GuardrailLimits, window_s: float, now: float, of_lists: bool = True
-) -> tuple[Check, ...]:
-    """Returns a check for each guardrail that needs no outcome; arguments as of `find`.
-
-    Those of lists are left out where users are shown none.
-
-    Each is tested several times, alpha shared among the tests: on every user's first answer, at once, so that
-    a broken model is stopped early; on all answers within a window, and within 2, 4, 8 and 16 of them, once
-    these are over; and on the answers to users who come back at a later share. So a model that fails from the
-    second visit on, or only after hours, is stopped as well. A user is one value, the mean over the answers
-    that count.
-    """
-    users, back = list(seen.observations), _over(seen.returned, window_s, now)
-    tests = [(users, _values(users, [one.exposures[:1] for one in users]))]
-    for windows in WINDOWS:
-        over = _over(users, windows * window_s, now)
-        tests.append((over, _values(over, [one.until(windows * window_s) for one in over])))
-    tests.append((back, _values(back, [one.exposures for one in back])))
-
-    def tested(name: str, text: str, margin: float) -> Check:
-        results = [
-            e_process.alarm(_arm(of), _chance(of), values[name], margin=margin, num_tests=len(tests))
-            for of, values in tests
-        ]
-        worst = min(range(len(tests)), key=lambda number: results[number].p_value)
-        of, values = tests[worst]
-        return _check(name, results[worst], shown=_means(text, _arm(of), values[name]))
-
-    latency = quantiles.guard(
-        seen.latencies_s[True],
-        seen.latencies_s[False],
-        quantile=0.99,
-        margin=limits.p99_s,
-        alpha=e_process.ALPHA,
-        min_samples=2,
-    )
-    back_again = _returning(users, margin=limits.attrition, window_s=window_s, now=now)
-    errors = tested(
-        "errors",
-        "the model did not answer {ours} of the requests of the challenger's users and {theirs} "
-        "of those of the champion's",
-        limits.errors,
-    )
-    if not of_lists:
-        return errors, _check("latency", latency), back_again
-    return (
-        errors,
-        tested(
-            "personal lists",
-            "{ours} of the answers to the challenger's users were no lists of their own, and "
-            "{theirs} of those to the champion's",
-            limits.fallbacks,
-        ),
-        _check("latency", latency),
-        tested(
-            "items shown",
-            "{ours} of the items that the challenger shows, and {theirs} of those of the champion, "
-            "are such as only it prefers",
-            limits.shift,
-        ),
-        back_again,
-    )
+def _scored(
+    seen: ObservationLog, by: LiveScore, design: Design, *, now: float
+) -> tuple[list[Observation], list[float | None]]:
+    """Returns the users whose score is settled by now, and these scores; None without an outcome."""
+    over = settled(seen.observations, design.settles_s(by), now)
+    return over, [one.score(by, window_s=design.window_s) for one in over]
 
 
-def _returning(users: Sequence[Observation], *, margin: float, window_s: float, now: float) -> Check:
-    """Returns the guardrail on users who do not come back, tested 2, 4, 8 and 16 windows after they came."""
-    tests = []
-    for windows in WINDOWS[1:]:
-        over = _over(users, windows * window_s, now)
-        gone = [float(not one.came_back(after_s=window_s, until_s=windows * window_s)) for one in over]
-        tests.append((over, gone, windows))
-    results = [
-        e_process.alarm(_arm(over), _chance(over), gone, margin=margin, num_tests=len(tests))
-        for over, gone, _ in tests
-    ]
-    worst = min(range(len(tests)), key=lambda number: results[number].p_value)
-    over, gone, windows = tests[worst]
-    if not 0 < sum(one.treated for one in over) < len(over):
-        return _check("returning users", results[worst])
-    text = (
-        f"{{ours}} of the challenger's users had not come back within {duration(windows * window_s)}, and "
-        f"{{theirs}} of the champion's"
-    )
-    return _check("returning users", results[worst], shown=_means(text, _arm(over), gone))
+def _segments(over: list[Observation], scores: list[float | None], design: Design) -> tuple[Segment, ...]:
+    """Returns the effect by attribute, on the scale of visits with an outcome, as the whole effect is."""
+    rate = _answered(over, design.by, design) or 1.0
+    over, values = _valued(over, scores, design.by)
+    return segments(over, values / rate, rules=design.rules)
 
 
-def _over(observations: Sequence[Observation], after_s: float, now: float) -> list[Observation]:
-    return [one for one in observations if one.time + after_s <= now]
-
-
-def _values(users: list[Observation], answers: list[list[ShownExposure]]) -> dict[str, list[float]]:
-    """By guardrail, a value in [0, 1] per user, higher is worse, of these answers to them."""
-    lists = [[item for one in of for item in one.items] for of in answers]
-    return {
-        "errors": [float(np.mean([bool(one.error) for one in of])) for of in answers],
-        "personal lists": [float(np.mean([one.fallback for one in of])) for of in answers],
-        "items shown": [float(value) for value in witnessed(_arm(users), lists)],
-    }
-
-
-def decide(
-    finding: Readout,
-    *,
-    rules: Rules,
-    mode: Mode,
-    pace: Pace,
-    share: float,
-    units: int,
-    hours: float,
-    over: bool,
-) -> tuple[Decision, RampStep]:
-    """Returns what to do with challenger and share now.
-
-    Args:
-        finding: what the log says.
-        rules: `refresh` asks for no worse than the margin, else better.
-        mode: whether live traffic must prove it, or only not reject it.
-        pace: of the ramp.
-        share: that the challenger has.
-        units: that met it at this share.
-        hours: that it has had this share.
-        over: whether the night has come to its end.
-    """
-    next_step = step(pace, share=share, units=units, hours=hours, broken=finding.broken)
-    decision = _decision(finding, rules=rules, mode=mode, done=next_step.action == "done", over=over)
-    if decision.action != "wait":
-        ended: Literal["stop", "done"] = "stop" if finding.broken else "done"
-        return decision, RampStep(action=ended, share=0.0, reason=decision.reason)
-    return decision, next_step
-
-
-def _decision(finding: Readout, *, rules: Rules, mode: Mode, done: bool, over: bool) -> Decision:
-    """Returns the decision of one look; `done`: the last share was held as long as it has to be."""
-    broken, measured = "; ".join(finding.broken), finding.result.sentence
-    if not finding.is_trusted:
-        return Decision(action="no data", reason=f"nothing that the log says is believed: {broken}")
-    if broken:
-        return Decision(action="reject", reason=f"stopped by {broken}")
-    if finding.result.effect is None:
-        return Decision(action="no data" if over else "wait", reason=measured)
-    goal = f"no worse than the champion by the margin {rules.margin:g}" if rules.refresh else "better"
-    proven = finding.result.status.is_proof
-    if done and (proven or mode == "both"):
-        why = f"proven {goal}" if proven else "live traffic does not object"
-        return Decision(action="promote", reason=f"{why}: {measured}")
-    if over:
-        why = f"not proven {goal}" if done else "the night ended before the last share was held"
-        return Decision(action="reject", reason=f"inconclusive: {why}: {measured}", inconclusive=True)
-    return Decision(action="wait", reason=f"{'proven' if proven else 'not yet proven'} {goal}: {measured}")
+def _labels(over: list[Observation], scores: list[float | None], by: LiveScore) -> tuple[Check, ...]:
+    """Returns the guardrail on the users with a label, where a score needs one."""
+    if by.of_lists or not by.has_label:
+        return ()
+    labelled, _ = _labelled(over, scores)
+    return (check("labels", srm.check(arms(labelled), chances(labelled))),)
 
 
 def _compared(
     over: list[Observation],
     scores: list[float | None],
+    design: Design,
     *,
     rules: Rules,
-    window_s: float,
-    now: float,
-    looks: Looks | None,
-    before: Mapping[str, float],
     by: LiveScore,
+    now: float,
 ) -> Conclusion:
     """Returns what the scores prove, the effect on the scale of visits with an outcome; or NO_DATA and why.
 
     Where looks are planned, that is what was known at the newest of them.
     """
     look = None
-    if looks:
-        ready, p = [one.time + by.windows * window_s for one in over], _chance(over)
-        look = looks.newest(ready, p * (1 - p), now=now, alpha=rules.alpha)
+    if design.looks:
+        ready, p = [one.time + design.settles_s(by) for one in over], chances(over)
+        look = design.looks.newest(ready, p * (1 - p), now=now, alpha=rules.alpha)
         due = [place for place, time in enumerate(ready) if look and time <= look.time]
         over, scores = [over[place] for place in due], [scores[place] for place in due]
-    arm = _arm(over)
-    num_ours, num_theirs = int(arm.sum()), int((~arm).sum())
-    if min(num_ours, num_theirs) < rules.min_samples:
-        sentence = (
-            f"{num_ours:,} users of the challenger and {num_theirs:,} of the champion have had "
-            f"time for an outcome; gate.min_samples asks for {rules.min_samples:,} of each"
-        )
-        return Conclusion(status=Status.NO_DATA, sentence=sentence)
-    reported = np.array([score is not None for score in scores])
-    if min(int(reported[arm].sum()), int(reported[~arm].sum())) < rules.min_samples:
-        sentence = (
-            f"an outcome was told of {int(reported[arm].sum()):,} of {num_ours:,} users of the challenger "
-            f"and of {int(reported[~arm].sum()):,} of {num_theirs:,} of the champion; gate.min_samples "
-            f"asks for {rules.min_samples:,} of each, look at the clients that post to /outcomes"
-        )
-        return Conclusion(status=Status.NO_DATA, sentence=sentence)
-    rate = _answered(over, by, window_s=window_s)
-    if not by.of_lists:
-        over, scores = _labelled(over, scores)
-    values = np.array([score or 0.0 for score in scores])
-    if rare := too_rare(_arm(over), values, least=rules.min_samples):
+    if too_few := _too_few(over, scores, least=rules.min_samples):
+        return Conclusion(status=Status.NO_DATA, sentence=too_few)
+    rate = _answered(over, by, design)
+    over, values = _valued(over, scores, by)
+    if rare := too_rare(arms(over), values, least=rules.min_samples):
         return Conclusion(status=Status.NO_DATA, sentence=rare)
-    earlier = [before.get(one.exposures[0].unit, math.nan) for one in over]
-    values, foretold = adjusted(values, earlier, _chance(over))
+    earlier = [design.before.get(one.exposures[0].unit, math.nan) for one in over]
+    values, foretold = adjusted(values, earlier, chances(over))
     bound = look.bound if look else None
-    plain = effect(_arm(over), _chance(over), values, alpha=rules.alpha, bound=bound)
+    plain = effect(arms(over), chances(over), values, alpha=rules.alpha, bound=bound)
     scaled = replace(
         plain, mean=plain.mean / rate, low=plain.low / rate, high=plain.high / rate, sd=plain.sd / rate
     )
@@ -380,9 +217,28 @@ def _compared(
     return Conclusion(status=status_of(scaled, rules), effect=scaled, sentence=sentence)
 
 
-def _answered(over: Sequence[Observation], by: LiveScore, *, window_s: float) -> float:
+def _too_few(over: Sequence[Observation], scores: Sequence[float | None], *, least: int) -> str:
+    """Returns in words that an arm has too few users, or too few with an outcome; "" for enough."""
+    arm, reported = arms(over), np.array([score is not None for score in scores], dtype=bool)
+    num_ours, num_theirs = int(arm.sum()), int((~arm).sum())
+    if min(num_ours, num_theirs) < least:
+        return (
+            f"{num_ours:,} users of the challenger and {num_theirs:,} of the champion have had "
+            f"time for an outcome; gate.min_samples asks for {least:,} of each"
+        )
+    ours, theirs = int(reported[arm].sum()), int(reported[~arm].sum())
+    if min(ours, theirs) < least:
+        return (
+            f"an outcome was told of {ours:,} of {num_ours:,} users of the challenger and of {theirs:,} of "
+            f"{num_theirs:,} of the champion; gate.min_samples asks for {least:,} of each, look at the "
+            f"clients that post to /outcomes"
+        )
+    return ""
+
+
+def _answered(over: Sequence[Observation], by: LiveScore, design: Design) -> float:
     """Returns the mean share of a user's visits with an outcome; 1 where nobody is known."""
-    return float(np.mean([one.answered(by, window_s=window_s) for one in over])) if over else 1.0
+    return float(np.mean([one.answered(by, window_s=design.window_s) for one in over])) if over else 1.0
 
 
 def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
@@ -406,22 +262,21 @@ def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
     )
 
 
-def _as_drawn(seen: ObservationLog) -> Conclusion:
-    """Returns MISMATCH where users met another arm than they could, or the arms do not fit the chances."""
-    if seen.impossible:
-        sentence = (
-            f"{seen.impossible:,} answers came from an arm that the user could not be in; look at the routers"
-        )
-        return Conclusion(status=Status.MISMATCH, sentence=sentence)
-    return srm.check(seen.treated, seen.chance)
-
-
 def _labelled(
     over: list[Observation], scores: list[float | None]
 ) -> tuple[list[Observation], list[float | None]]:
     """Returns those that have a score."""
     known = [place for place, score in enumerate(scores) if score is not None]
     return [over[place] for place in known], [scores[place] for place in known]
+
+
+def _valued(
+    over: list[Observation], scores: list[float | None], by: LiveScore
+) -> tuple[list[Observation], Floats]:
+    """Returns the users that count, and their scores: of lists all, 0 where nothing was taken."""
+    if not by.of_lists:
+        over, scores = _labelled(over, scores)
+    return over, np.array([score or 0.0 for score in scores], dtype=np.float64)
 
 
 def _score(
@@ -436,44 +291,10 @@ def _score(
 
     The margin is one of visits with an outcome; the others, of which `rate` is the rest, have none to lose.
     """
-    if not metric.by.of_lists:
-        over, scores = _labelled(over, scores)
-    values = np.array([score or 0.0 for score in scores], dtype=np.float64)
+    over, values = _valued(over, scores, metric.by)
     losses, margin = metric.by.losses(values), metric.by.margin(metric.margin * (rate or 1.0))
-    alarm = e_process.alarm(_arm(over), _chance(over), losses, margin=margin)
-    check = _check(metric.name, alarm, shown=metric.by.in_words(*_two_means(_arm(over), values)))
+    alarm = e_process.alarm(arms(over), chances(over), losses, margin=margin)
+    guarded = check(metric.name, alarm, shown=metric.by.in_words(*two_means(arms(over), values)))
     if result.status is not Status.WORSE:
-        return check
-    return replace(check, ok=False, text=f"{check.text}, proven worse: {result.effect}")
-
-
-def _check(name: str, result: Conclusion, *, shown: str = "") -> Check:
-    """Returns a guardrail, broken where the result is WORSE, INVALID or MISMATCH.
-
-    `shown` has the measured values, where the result's sentence lacks them.
-    """
-    ok = result.status not in (Status.WORSE, Status.INVALID, Status.MISMATCH)
-    if not shown:
-        return Check(name=name, ok=ok, text=result.sentence)
-    return Check(name=name, ok=ok, text=shown if ok else f"{shown}, {result.sentence}")
-
-
-def _means(text: str, arm: NDArray[np.bool_], values: list[float] | Floats) -> str:
-    """Returns the text with the mean of either arm in it."""
-    ours, theirs = percents(*_two_means(arm, np.asarray(values, dtype=np.float64)))
-    return text.format(ours=ours, theirs=theirs)
-
-
-def _two_means(arm: NDArray[np.bool_], values: Floats) -> tuple[float, float]:
-    """Returns the means of the challenger and the champion; NaN for an arm without users."""
-    ours = float(values[arm].mean()) if arm.any() else math.nan
-    theirs = float(values[~arm].mean()) if not arm.all() else math.nan
-    return ours, theirs
-
-
-def _arm(over: Sequence[Observation]) -> NDArray[np.bool_]:
-    return np.array([one.treated for one in over], dtype=bool)
-
-
-def _chance(over: Sequence[Observation]) -> Floats:
-    return np.array([one.chance for one in over], dtype=np.float64)
+        return guarded
+    return replace(guarded, ok=False, text=f"{guarded.text}, proven worse: {result.effect}")

@@ -47,6 +47,12 @@ class LiveTestParams(Section):
     """Guardrail: how much larger the challenger's share of a user's answers that are popular items may be."""
     max_attrition: float = Field(0.05, gt=0, lt=1)
     """Guardrail: how much larger the challenger's share of users who do not come back may be."""
+    max_visits_per_unit: int = Field(1000, ge=1)
+    """Visits of a user in a day above which the user counts as a program: it is left out, and the verdict
+    says how many are."""
+    novelty_hours: float = Field(0, ge=0)
+    """Hours after a user's first answer in which the score does not count, as what is new attracts or annoys
+    for a while. Less than `ramp_hours`, as users are scored at the share at which they came."""
     max_p99_rise_s: float = Field(0.1, gt=0)
     """Guardrail: seconds by which the challenger's P99 may be longer."""
     metric: OwnMetricParams | None = None
@@ -60,6 +66,15 @@ class LiveTestParams(Section):
     def _ramp_climbs(self) -> Self:
         if list(self.ramp) != sorted(set(self.ramp)):
             raise ValueError(f"ramp {list(self.ramp)} does not climb")
+        return self
+
+    @model_validator(mode="after")
+    def _novelty_passes_at_a_share(self) -> Self:
+        if self.novelty_hours and self.novelty_hours >= self.ramp_hours:
+            raise ValueError(
+                f"novelty_hours {self.novelty_hours:g} is not below ramp_hours {self.ramp_hours:g}; "
+                f"raise ramp_hours"
+            )
         return self
 
     @model_validator(mode="after")

@@ -16,11 +16,21 @@ MAX_NESTING = 20  # objects and lists within each other; a row may hold a list o
 Rows = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_ROWS)]
 
 
+Attributes = Annotated[
+    dict[str, str | float | bool | None] | None,
+    Field(
+        description="of the user, such as the device: at most 10 short texts, numbers or booleans",
+        examples=[{"device": "phone", "country": "FR"}],
+    ),
+]
+
+
 class RecommendBody(BaseModel):
     """Asks for items for a user."""
 
     user: str = Field(min_length=1, max_length=MAX_NAME, examples=["17850"])
     top: int = Field(TOP, ge=1, description="how many, serving.max_top of params.yaml at most")
+    attributes: Attributes = None
 
 
 class PredictBody(BaseModel):
@@ -31,6 +41,7 @@ class PredictBody(BaseModel):
         "ISO 8601 or seconds since 1970, bytes in base64",
         examples=[[{"ts": "2025-01-31T09:30:00", "account": "a1", "amount": 12.5}]],
     )
+    attributes: Attributes = None
 
 
 class AssignmentBody(BaseModel):
@@ -44,7 +55,7 @@ class ObservationsBody(BaseModel):
 
     rows: Rows = Field(
         description="user, or unit as the assignment has it; version that answered; time as ISO 8601 or "
-        "seconds since 1970; metric once it is known; error and latency_s where they are measured",
+        "seconds since 1970; metric once it is known; error, latency_s and attributes where they are known",
         examples=[[{"user": "17850", "version": 4, "time": "2025-01-31T09:30:00Z", "metric": 12.5}]],
     )
 

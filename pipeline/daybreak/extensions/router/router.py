@@ -25,7 +25,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -62,7 +62,7 @@ from daybreak.extensions.router.writer import FLUSH_S, NoLog, Writer
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import answer_s
 from daybreak.statistics.assignment import CHALLENGER, propensity
-from daybreak.storage.exposures import Exposure, Outcome
+from daybreak.storage.exposures import Exposure, Outcome, attributes_of
 from daybreak.storage.home import Home
 from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import Log
@@ -116,6 +116,7 @@ class _Drawn:
     unit: str
     arm: str
     answers: Answers | Predictor
+    attributes: tuple[tuple[str, str], ...] = ()
 
 
 class Router:
@@ -159,7 +160,7 @@ class Router:
         user, top = _user_of(body), body.get("top", TOP)
         if type(top) is not int or not 1 <= top <= self._params.max_top:
             raise HTTPException(422, f"top is {top!r:.50}; ask for 1 to {self._params.max_top} items")
-        drawn = self._drawn(lambda _: user)
+        drawn = replace(self._drawn(lambda _: user), attributes=_attributes_of(body))
         answers = drawn.answers
         if not isinstance(answers, Answers):
             raise HTTPException(404, f"version {answers.version} recommends nothing; POST rows to /predict")
@@ -242,7 +243,7 @@ class Router:
                 rows, champion.unit if isinstance(champion, Predictor) and one_unit else ""
             )
         )
-        answers = drawn.answers
+        drawn, answers = replace(drawn, attributes=_attributes_of(body)), drawn.answers
         if not isinstance(answers, Predictor):
             raise HTTPException(404, f"version {answers.version} predicts no rows; POST a user to /recommend")
         text, kept, error = "", None, ""
@@ -288,6 +289,7 @@ class Router:
             error=error,
             fallback=fallback,
             predicted=predicted,
+            attributes=drawn.attributes,
         )
         self._writer.expose(exposure)
         if why := self._kill_switch.why_stop(exposure):
@@ -502,6 +504,14 @@ def _user_of(body: dict[str, Any]) -> str:
     if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME:
         raise HTTPException(422, f"user is {user!r:.50}; name one by 1 to {MAX_NAME} characters")
     return user
+
+
+def _attributes_of(body: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns what a request says of its user; HTTPException where that is not of the form."""
+    try:
+        return attributes_of(body.get("attributes"))
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def _unit_of(rows: list[dict[str, Any]], column: str) -> str:
