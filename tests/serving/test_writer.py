@@ -54,7 +54,7 @@ def test_a_log_that_is_away_loses_nothing_that_it_acknowledged_and_is_written_to
     class Away:
         """A log whose database does not answer for a while."""
 
-        def write(self, exposures: object, outcomes: object) -> list[bool]:
+        def write(self, exposures: object, outcomes: object, shadows: object) -> list[bool]:
             if away:
                 raise JobError("the database is away; start it")
             return log.exposures.write(exposures, outcomes)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_exposures_that_find_no_room_are_counted(tmp_path: Path, monkeypatch: py
     class Away:
         """A log whose database never answers."""
 
-        def write(self, exposures: object, outcomes: object) -> list[bool]:
+        def write(self, exposures: object, outcomes: object, shadows: object) -> list[bool]:
             raise JobError("the database is away; start it")
 
     async def tell() -> int:

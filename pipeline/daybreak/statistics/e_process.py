@@ -44,9 +44,34 @@ def log_evidence(treated: ArrayLike, chance: ArrayLike, values: ArrayLike, *, ma
     guess = theirs / (1 + (~arm).cumsum() - ~arm)
     won = (arm - p) * (y - guess - arm * margin)
     most = np.maximum((1 - p) * (guess + margin), p * (1 - guess))
-    wealth = np.log1p(np.multiply.outer(STAKES, won / most)).cumsum(axis=1)
+    return _wealth(won / most)
+
+
+def _wealth(won: Floats) -> Floats:
+    """Returns the log of the wealth after each bet, the average over all stakes; `won` is at least -1."""
+    wealth = np.log1p(np.multiply.outer(STAKES, won)).cumsum(axis=1)
     top = wealth.max(axis=0)
     return np.asarray(top + np.log(np.exp(wealth - top).mean(axis=0)))
+
+
+def paired_alarm(ours: ArrayLike, theirs: ArrayLike, *, margin: float, alpha: float = ALPHA) -> Conclusion:
+    """Returns WORSE where our values were ever proven above theirs on the same users by more than the margin.
+
+    Each user has both values, in [0, 1], where higher is worse. Under the null their difference less the
+    margin has a mean of at most 0, and it is at least -(1 + margin), so the same stakes bet on it.
+
+    Args:
+        ours: of the challenger, shape [n], in order of time.
+        theirs: of the champion, shape [n].
+        margin: between 0 and 1.
+        alpha: chance of a false alarm, over all looks together.
+    """
+    difference = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
+    if not difference.size:
+        return Conclusion(status=Status.NO_DATA, sentence="no user has come yet", p_value=1.0)
+    if not (np.abs(difference) <= 1).all() or not 0 < margin < 1:
+        raise ValueError(f"values outside [0, 1], or the margin {margin:g}")
+    return _conclusion(_wealth((difference - margin) / (1 + margin)), margin=margin, alpha=alpha)
 
 
 def alarm(
@@ -67,6 +92,10 @@ def alarm(
     evidence = log_evidence(treated, chance, values, margin=margin)
     if not evidence.size:
         return Conclusion(status=Status.NO_DATA, sentence="no user has come yet", p_value=1.0)
+    return _conclusion(evidence, margin=margin, alpha=alpha, num_tests=num_tests)
+
+
+def _conclusion(evidence: Floats, *, margin: float, alpha: float, num_tests: int = 1) -> Conclusion:
     p_value = min(num_tests * math.exp(-float(evidence.max())), 1.0)
     if p_value > alpha:
         return Conclusion(

@@ -3,6 +3,7 @@
     exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
     predictions predictions for rows, to be scored by labels
     attributes  what the client said of the user with the request, such as the device
+    shadows     what a challenger answered to the same request, which nobody was shown
     outcomes    items that the user then took, or labels of the rows; the first of an exposure stays
 
 An exposure records the version and the share that it was drawn with, since routers need a moment to follow a
@@ -14,13 +15,20 @@ import itertools
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import sqlalchemy as sa
 
 from daybreak.storage.log_clock import LogClock
-from daybreak.storage.traffic_database import ATTRIBUTES, EXPOSURES, OUTCOMES, PREDICTIONS, TrafficDatabase
+from daybreak.storage.traffic_database import (
+    ATTRIBUTES,
+    EXPOSURES,
+    OUTCOMES,
+    PREDICTIONS,
+    SHADOWS,
+    TrafficDatabase,
+)
 
 MAX_ATTRIBUTES = 10  # of an exposure
 MAX_TEXT = 60  # characters of an attribute, and of its name
@@ -56,6 +64,31 @@ class Outcome:
     exposure: str
     items: tuple[str, ...]
     time: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shadow:
+    """A challenger's answer to a request that the champion answered, which nobody was shown."""
+
+    exposure: str  # the champion's answer
+    version: int
+    dropped: bool = False  # not asked, as too many requests waited for it
+    latency_s: float = 0.0
+    error: str = ""  # why the model did not answer
+    fallback: bool = False
+    difference: float | None = None  # from the champion's answer, in [0, 1]; None where either has none
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShadowedExposure:
+    """The champion's answer to a request, and the challenger's in its shadow."""
+
+    unit: str
+    time: float
+    latency_s: float  # of the champion
+    error: str
+    fallback: bool
+    shadow: Shadow
 
 
 def attributes_of(given: Any) -> tuple[tuple[str, str], ...]:
@@ -99,11 +132,15 @@ class ExposureLog:
         outcome = Outcome(exposure=exposure, items=tuple(items), time=self._clock.now())
         return self.write([], [outcome])[0]
 
-    def write(self, exposures: Sequence[Exposure], outcomes: Sequence[Outcome]) -> list[bool]:
+    def write(
+        self, exposures: Sequence[Exposure], outcomes: Sequence[Outcome], shadows: Sequence[Shadow] = ()
+    ) -> list[bool]:
         """Records everything in one commit; returns for each outcome whether the exposure is known."""
         with self._database.writing() as connection:
             if exposures:
                 self._insert_exposures(connection, exposures)
+            if shadows:
+                connection.execute(self._database.insert(SHADOWS), [asdict(one) for one in shadows])
             if not outcomes:
                 return []
             ids = sorted({outcome.exposure for outcome in outcomes})
@@ -157,11 +194,30 @@ class ExposureLog:
                 items = tuple(json.loads(row["items"]))
                 yield Exposure(**{**row, "items": items, "taken": taken, "attributes": attributes})
 
+    def shadowed(self, experiment: str) -> Iterator[ShadowedExposure]:
+        """Yields the answers of an experiment that have a challenger's in their shadow, oldest first."""
+        query = (
+            sa.select(EXPOSURES, *(SHADOWS.c[one.name].label(f"shadow_{one.name}") for one in fields(Shadow)))
+            .select_from(EXPOSURES.join(SHADOWS, SHADOWS.c.exposure == EXPOSURES.c.id))
+            .where(EXPOSURES.c.experiment == experiment)
+            .order_by(EXPOSURES.c.time, EXPOSURES.c.id)
+        )
+        with self._database.reading() as connection:
+            for row in connection.execution_options(yield_per=10_000).execute(query).mappings():
+                yield ShadowedExposure(
+                    unit=row["unit"],
+                    time=row["time"],
+                    latency_s=row["latency_s"],
+                    error=row["error"],
+                    fallback=row["fallback"],
+                    shadow=Shadow(**{one.name: row[f"shadow_{one.name}"] for one in fields(Shadow)}),
+                )
+
     def forget(self, *, before: float) -> int:
         """Removes exposures from before a time, with their outcomes; returns the number of exposures."""
         old = sa.select(EXPOSURES.c.id).where(EXPOSURES.c.time < before)
         with self._database.writing() as connection:
-            for table in (OUTCOMES, PREDICTIONS, ATTRIBUTES):
+            for table in (OUTCOMES, PREDICTIONS, ATTRIBUTES, SHADOWS):
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(old)))
             return connection.execute(sa.delete(EXPOSURES).where(EXPOSURES.c.time < before)).rowcount
 
@@ -176,7 +232,7 @@ class ExposureLog:
             if self._database.is_sqlite:
                 # Else the rows would stay in the file until something is written over them.
                 connection.exec_driver_sql("PRAGMA secure_delete = ON")
-            for table in (OUTCOMES, PREDICTIONS, ATTRIBUTES):
+            for table in (OUTCOMES, PREDICTIONS, ATTRIBUTES, SHADOWS):
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(ids)))
             num = connection.execute(sa.delete(EXPOSURES).where(theirs)).rowcount
         if self._database.is_sqlite:

@@ -54,6 +54,17 @@ ATTRIBUTES = sa.Table(
     sa.Column("exposure", sa.String(32), primary_key=True),
     sa.Column("attributes", sa.Text, nullable=False),  # JSON, by name
 )
+SHADOWS = sa.Table(
+    "shadows",
+    METADATA,
+    sa.Column("exposure", sa.String(32), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("dropped", sa.Boolean, nullable=False),
+    sa.Column("latency_s", sa.Double, nullable=False),
+    sa.Column("error", sa.String(200), nullable=False),
+    sa.Column("fallback", sa.Boolean, nullable=False),
+    sa.Column("difference", sa.Double),
+)
 TRAFFIC = sa.Table(
     "traffic",
     METADATA,

@@ -25,8 +25,9 @@ from daybreak.gate import watch
 from daybreak.night import closing
 from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
-from daybreak.storage.exposures import Outcome
+from daybreak.storage.exposures import Outcome, Shadow
 from daybreak.storage.home import Home
+from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import TrafficRow
 from tests.serving.moves import pass_time
@@ -103,6 +104,14 @@ def come(log: Log, number: int, challenger: Model | None = None) -> None:
     halfway()
 
 
+def in_the_shadow(log: Log, number: int, *, error: str = "") -> None:
+    """Let new users come while nobody meets the challenger, which is asked beside the champion."""
+    come(log, number)
+    shown = list(log.exposures.of(log.traffic.read().experiment))[-number:]
+    asked = [Shadow(exposure=one.id, version=2, latency_s=0.01, error=error, difference=0.5) for one in shown]
+    log.exposures.write([], [], asked)
+
+
 def over() -> None:
     """Let the night be over."""
     records.write(
@@ -152,6 +161,43 @@ def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: 
     assert (traffic.challenger, traffic.share, traffic.experiment) == (0, 0.0, "")
     assert promote_night().version == 2
     assert log.traffic.read().champion == 2
+
+
+@pytest.mark.slow
+def test_users_meet_a_challenger_only_once_enough_were_put_to_it_in_the_shadow(
+    home: Path, log: Log, release: Any
+) -> None:
+    release(0, 1.0)
+    come(log, 400)
+    begin(home, 1, text=LIVE.replace("live_test: {", "live_test: {shadow: 0.5, "))
+    serves = RouterState(id="one", champion=1, challenger=2, loaded=(1, 2))
+    log.servers.beat(serves)
+    assert "next: in the shadow 0 of 60 users were put to the challenger" in waits()
+    in_the_shadow(log, 40)
+    log.servers.beat(serves)
+    assert "in the shadow 40 of 60 users" in waits()
+    assert log.traffic.read().share == 0.0
+    in_the_shadow(log, 40)
+    log.servers.beat(serves)
+    assert "next: begin at 5%" in waits()
+    assert log.traffic.read().share == 0.05
+
+
+@pytest.mark.slow
+def test_a_challenger_that_fails_in_the_shadow_is_rejected_before_any_user_met_it(
+    home: Path, log: Log, release: Any
+) -> None:
+    release(0, 1.0)
+    come(log, 400)
+    begin(home, 1, text=LIVE.replace("live_test: {", "live_test: {shadow: 0.5, "))
+    log.servers.beat(RouterState(id="one", champion=1, challenger=2, loaded=(1, 2)))
+    waits()
+    in_the_shadow(log, 50, error="it broke")
+    verdict = gate_night()
+    assert verdict.action == "reject"
+    assert verdict.reason.startswith("live: stopped by shadow errors: the challenger did not answer 100 %")
+    assert verdict.live and (verdict.live.num_challenger, verdict.live.share) == (0, 0.0)
+    assert (log.traffic.read().challenger, log.traffic.read().experiment) == (0, "")
 
 
 @pytest.mark.slow

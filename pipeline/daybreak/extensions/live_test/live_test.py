@@ -33,6 +33,8 @@ from daybreak.extensions.live_test.looks import Looks
 from daybreak.extensions.live_test.observations import ObservationLog, observe
 from daybreak.extensions.live_test.readout import Design, Readout, UserMetric, find
 from daybreak.extensions.live_test.settings import LiveTestParams, OwnMetricParams
+from daybreak.extensions.live_test.shadowed import Shadowed
+from daybreak.extensions.live_test.shadowed import read as read_shadow
 from daybreak.extensions.live_test.traffic import end, move, serving_log, share_out
 from daybreak.gate.all_metrics import guardrails_of, success_of
 from daybreak.rollout.targets import endpoint
@@ -145,8 +147,9 @@ def _look(test: _Test) -> Verdict:
         traffic = _open(log, traffic, night, test.version, test.champion, over=is_over)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
     seen = observed(log.exposures.of(night.id), test.limits)
+    shadowed = _shadowed(log, night.id, test.design)
     try:
-        finding = look(seen, test.design, now=_now(log))
+        finding = look(seen, test.design, now=_now(log)).beside(shadowed.checks)
     except DataError as error:
         return _no_data(test.first, error)
     decision, step = decide(
@@ -159,6 +162,9 @@ def _look(test: _Test) -> Verdict:
         hours=(log.now() - traffic.changed_at) / HOUR_S,
         over=is_over or traffic.experiment != night.id,
     )
+    waits = shadowed.waits(test.limits.ramp_users) if _has_shadow(log, test.limits) else ""
+    if waits and step.action == "raise" and not share:
+        step = replace(step, action="hold", share=share, reason=waits)
     if why := log.traffic.why_stopped(night.id):
         decision = Decision(action="reject", reason=f"stopped by a router: {why}")
     standing = _standing(test.standing, finding, decision, share=share)
@@ -172,6 +178,17 @@ def _look(test: _Test) -> Verdict:
     except (ReleaseError, ParamsError) as error:
         return _no_data(test.first, f"users cannot meet version {test.version.number}: {error}")
     raise NotYet(_sentence(standing, decision, step, log, traffic, own=test.limits.metric is not None))
+
+
+def _has_shadow(log: "Log", limits: LiveTestParams) -> bool:
+    """Returns whether requests are put to a challenger before users meet it, which routers alone do."""
+    return limits.shadow > 0 and limits.metric is None and bool(log.servers.routers())
+
+
+def _shadowed(log: "Log", experiment: str, design: Design) -> Shadowed:
+    """Returns what the challenger of an experiment answered in the shadow of the champion."""
+    answers = log.exposures.shadowed(experiment)
+    return read_shadow(answers, limits=design.limits, of_lists=design.by.of_lists)
 
 
 def design_of(evaluation: Evaluation | None, params: LiveSections, *, rules: Rules) -> Design:
@@ -322,7 +339,7 @@ def clean(home: Home, params: LiveSections) -> str:
         design = design_of(records.find(Evaluation, folder / records.RUN), params, rules=rules)
         design = replace(design, looks=_looks(standing, night), before=_before(folder / FOLDER))
         seen = observed(log.exposures.of(experiment), params.section(LiveTestParams))
-        finding = look(seen, design, now=_now(log))
+        finding = look(seen, design, now=_now(log)).beside(_shadowed(log, experiment, design).checks)
     except (DataError, ParamsError, ReleaseError) as error:  # likewise
         end(home, experiment, params)
         return f"ended the experiment {experiment}: {error}; "

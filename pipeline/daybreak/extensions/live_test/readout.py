@@ -105,6 +105,10 @@ class Readout:
     num_theirs: int
     segments: tuple[Segment, ...] = ()  # users by what clients say of them
 
+    def beside(self, checks: Sequence[Check]) -> "Readout":
+        """Returns the same with more guardrails."""
+        return replace(self, checks=(*self.checks, *checks))
+
     @property
     def is_trusted(self) -> bool:
         """Whether the arms were as drawn, without which the log proves nothing."""

@@ -35,6 +35,9 @@ class LiveTestParams(Section):
     ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.01, 0.05, 0.25, 0.5), min_length=1)
     """Rising shares of users who meet the challenger, one after the other. An endpoint takes whole percent
     only."""
+    shadow: float = Field(0, ge=0, le=1)
+    """Share of requests to a router that are put to the challenger as well, without showing its answers,
+    until `ramp_users` users were; only then the ramp begins. 0: it begins at once."""
     ramp_users: int = Field(200, ge=1)
     """Users who must have met the challenger at a share before the next share."""
     ramp_hours: float = Field(1, ge=0)

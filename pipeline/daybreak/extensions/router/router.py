@@ -58,6 +58,7 @@ from daybreak.extensions.router.model_manager import ModelManager, ServedVersion
 from daybreak.extensions.router.night_metrics import NightMetrics
 from daybreak.extensions.router.prometheus import Metrics, Together
 from daybreak.extensions.router.settings import RouterParams
+from daybreak.extensions.router.shadow import ShadowRequests
 from daybreak.extensions.router.writer import FLUSH_S, NoLog, Writer
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import answer_s
@@ -141,9 +142,17 @@ class Router:
         self._metrics, self.nights = Metrics(model), NightMetrics(model, home) if home else None
         self.beside: tuple[Router, ...] = ()  # of other models, behind the same port
         self._batcher, self._writer = Batcher(), Writer(log.exposures) if log else NoLog()
+        self._shadow = ShadowRequests(
+            limits.shadow if log else 0.0, self._batcher, self._writer, timeout_s=params.timeout_s
+        )
         self.has_log, self._has_token = log is not None, has_token
         self._now = log.now if log else time.time
         self._ids = ExposureIds(log.exposure_key if log else secrets.token_bytes(32))
+
+    async def end(self) -> None:
+        """Waits for nobody's shadow any more, and closes."""
+        await self._shadow.close()
+        await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """Writes what waits to the log, and ends the threads."""
@@ -174,7 +183,8 @@ class Router:
             items = items[:top]
             text = json.dumps(items)
         shown = self._expose(drawn, items=items, began=began, error=error, fallback=answer.fallback)
-        return f'{{"items": {text}{shown}, "version": {answers.version}}}'
+        self._shadow.recommend(drawn.now, shown, user)
+        return f'{{"items": {text}{self._name(shown)}, "version": {answers.version}}}'
 
     def _drawn(self, user_of: Callable[[Answers | Predictor], str]) -> _Drawn:
         """Returns the version that answers a user, whom the champion may name; for "" by an arm by chance."""
@@ -259,9 +269,10 @@ class Router:
             log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
             error = str(failed)
         shown = self._expose(drawn, items=(), began=began, error=error, predicted=kept)
+        self._shadow.predict(drawn.now, shown, rows, text)
         if error:
             raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
-        return f'{{"predictions": {text}{shown}, "version": {answers.version}}}'
+        return f'{{"predictions": {text}{self._name(shown)}, "version": {answers.version}}}'
 
     def _expose(
         self,
@@ -272,8 +283,8 @@ class Router:
         error: str,
         fallback: bool = False,
         predicted: str | None = None,
-    ) -> str:
-        """Logs and counts an answer; returns its exposure's id as a part of the answer's JSON."""
+    ) -> Exposure:
+        """Logs and counts an answer, and returns it."""
         latency_s, now = time.perf_counter() - began, drawn.now
         exposure = Exposure(
             id=self._ids.make(drawn.user),
@@ -301,6 +312,10 @@ class Router:
             metrics.fallbacks.inc()
         if error:
             metrics.errors.inc()
+        return exposure
+
+    def _name(self, exposure: Exposure) -> str:
+        """Returns the id of an exposure as a part of the answer's JSON, "" where none is kept."""
         return f', "exposure": "{exposure.id}"' if self.has_log else ""
 
     async def outcomes(self, receive: Receive) -> Response:
@@ -470,7 +485,7 @@ def make_app(
         app.state.router = router
         manager.start()
         yield
-        await asyncio.to_thread(router.close)
+        await router.end()
 
     app = FastAPI(title="Daybreak", lifespan=life)
     for path in (*BODIES, "health", "metrics"):

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 
 from daybreak.contract.errors import JobError
-from daybreak.storage.exposures import Exposure, ExposureLog, Outcome
+from daybreak.storage.exposures import Exposure, ExposureLog, Outcome, Shadow
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ class Writer:
     def __init__(self, exposures: ExposureLog) -> None:
         self._log, self._loop = exposures, asyncio.get_running_loop()
         self._exposures: deque[Exposure] = deque(maxlen=MAX_WAITING)
+        self._shadows: deque[Shadow] = deque(maxlen=MAX_WAITING)
         self._outcomes: deque[Waiting] = deque()
         self._some, self._urgent = threading.Event(), threading.Event()
         self._ended = False
@@ -41,6 +42,12 @@ class Writer:
         """Queues an exposure to be written soon."""
         self.num_lost += len(self._exposures) == MAX_WAITING
         self._exposures.append(exposure)
+        if not self._some.is_set():
+            self._some.set()
+
+    def shadow(self, shadow: Shadow) -> None:
+        """Queues a challenger's answer that nobody was shown, to be written soon."""
+        self._shadows.append(shadow)
         if not self._some.is_set():
             self._some.set()
 
@@ -68,7 +75,7 @@ class Writer:
             self._urgent.wait(RETRY_S if self.fault else FLUSH_S)
             self._some.clear()
             self._urgent.clear()
-            while self._exposures or self._outcomes:
+            while self._exposures or self._outcomes or self._shadows:
                 if not self._write():
                     self._some.set()  # for what is left
                     break
@@ -80,9 +87,10 @@ class Writer:
         waiting = [self._outcomes.popleft() for _ in range(min(len(self._outcomes), MAX_ROWS))]
         # Read after the outcomes, so that the exposures of all these outcomes are among them.
         exposures = [self._exposures.popleft() for _ in range(len(self._exposures))]
+        shadows = [self._shadows.popleft() for _ in range(len(self._shadows))]
         known: list[bool] | JobError
         try:
-            known, self.fault = self._log.write(exposures, [outcome for outcome, _ in waiting]), ""
+            known, self.fault = self._log.write(exposures, [one for one, _ in waiting], shadows), ""
         except JobError as error:
             if not self.fault:
                 log.error("%s", error)
@@ -90,6 +98,7 @@ class Writer:
             room = MAX_WAITING - len(self._exposures)
             self.num_lost += max(0, len(exposures) - room)
             self._exposures.extendleft(reversed(exposures[-room:] if room else []))
+            self._shadows.extendleft(reversed(shadows))
         except Exception as error:  # rows that no database takes are not retried; the next commit may succeed
             log.exception("%d exposures and %d outcomes are not kept", len(exposures), len(waiting))
             known, self.num_lost = JobError(str(error)), self.num_lost + len(exposures)
@@ -105,6 +114,9 @@ class NoLog:
 
     def expose(self, exposure: Exposure) -> None:
         """Drops the exposure."""
+
+    def shadow(self, shadow: Shadow) -> None:
+        """Drops the answer."""
 
     def outcome(self, outcome: Outcome) -> "asyncio.Future[bool]":
         """Raises JobError, since no outcome can be recorded."""
