@@ -111,7 +111,7 @@ class LiveScore(Protocol):
         """
 
     def answered(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float:
-        """Returns the share of the exposures with an outcome; 1 where the score leaves out all others."""
+        """Returns the share of exposures with an outcome, 0 of none; 1 where a score leaves out others."""
 
     def losses(self, scores: Floats) -> Floats:
         """Returns users' scores as losses in [0, 1], shape [n]."""
@@ -143,7 +143,7 @@ class ListScore:
 
     def answered(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float:
         """Returns the share of the exposures with an outcome."""
-        return len(_reported(exposures, window_s)) / len(exposures)
+        return len(_reported(exposures, window_s)) / len(exposures) if exposures else 0.0
 
     def losses(self, scores: Floats) -> Floats:
         """Returns 1 - score."""

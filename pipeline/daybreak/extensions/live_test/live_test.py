@@ -116,7 +116,7 @@ def judge(
 
 @dataclass(frozen=True, kw_only=True)
 class _Test:
-    """A live test that may begin: what it compares, where, and by what."""
+    """A live test that may begin: its versions, its log and its design."""
 
     home: Home
     night: Night

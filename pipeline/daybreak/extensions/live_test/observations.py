@@ -62,7 +62,7 @@ class Observation:
 
     @property
     def attributes(self) -> Sequence[tuple[str, str]]:
-        """Returns what the client said of the unit before it met its arm, by name."""
+        """Returns the attributes that a client sent before the unit met its arm, by name."""
         return self.exposures[0].attributes
 
     def until(self, after_s: float) -> list[ShownExposure]:
@@ -75,8 +75,8 @@ class Observation:
         return by.of(judged, window_s=window_s) if (judged := self.judged) else None
 
     def answered(self, by: LiveScore = LISTS, *, window_s: float) -> float:
-        """Returns the share of the exposures with an outcome; 0 of none."""
-        return by.answered(judged, window_s=window_s) if (judged := self.judged) else 0.0
+        """Returns the share of the exposures with an outcome."""
+        return by.answered(self.judged, window_s=window_s)
 
     def came_back(self, *, after_s: float, until_s: float) -> bool:
         """Returns whether the unit came again so many seconds after the first exposure, to whichever arm."""

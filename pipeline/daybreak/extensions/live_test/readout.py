@@ -86,7 +86,7 @@ class Design:
         return self.novelty_s + (by.windows + bool(self.novelty_s)) * self.window_s
 
     def asked(self, metric: UserMetric) -> Rules:
-        """Returns what is asked of a metric; success metrics share alpha, as one of them is enough."""
+        """Returns the rules for a metric; success metrics share alpha, as one of them is enough."""
         rules = replace(self.rules, margin=metric.margin)
         if metric.is_guardrail:
             return replace(rules, refresh=True)
@@ -127,12 +127,12 @@ def find(seen: ObservationLog, design: Design, *, now: float) -> Readout:
     success: dict[str, Conclusion] = {}
     held: dict[str, Conclusion] = {}
     checks: list[Check] = []
-    for metric in design.metrics:
-        over, scores = _scored(seen, metric.by, design, now=now)
+    scored = [_scored(seen, metric.by, design, now=now) for metric in design.metrics]
+    for metric, (over, scores) in zip(design.metrics, scored, strict=True):
         result = _compared(over, scores, design, rules=design.asked(metric), by=metric.by, now=now)
         (held if metric.is_guardrail else success)[metric.name] = result
         checks.append(_score(over, scores, result, metric, rate=_answered(over, metric.by, design)))
-    users, scores = _scored(seen, design.by, design, now=now)
+    users, scores = scored[0]
     return Readout(
         result=together(success, held, refresh=design.rules.refresh),
         arms=by_attribute if by_attribute and drawn.status is not Status.MISMATCH else drawn,
