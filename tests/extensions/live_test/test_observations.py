@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import dcg_score
 
 from daybreak.extensions.live_test.live_score import list_score
-from daybreak.extensions.live_test.observations import observe
+from daybreak.extensions.live_test.observations import chances, observe
 from daybreak.statistics.assignment import CHALLENGER, arm_of, place
 from daybreak.storage.exposures import Exposure
 from tests.statistics.streams import exposures, users
@@ -121,4 +121,4 @@ def test_what_a_user_does_within_the_window_counts_once() -> None:
 def test_swapped_arms_are_the_champions_view() -> None:
     seen = observe(shows(users(0, 100), share=0.25, start=0), window_s=60)
     assert seen.swapped.counts() == seen.counts()[::-1]
-    np.testing.assert_allclose(seen.swapped.chance, 0.75)
+    np.testing.assert_allclose(chances(seen.swapped.observations), 0.75)
