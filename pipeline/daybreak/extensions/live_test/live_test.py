@@ -100,7 +100,7 @@ def judge(
     if standing is None:
         standing = _forecast(log, night, params, rules=design.rules, by=design.by)
         records.write(standing, FOLDER)
-    test = _Test(
+    test = _LiveTest(
         home=home,
         night=night,
         version=version,
@@ -115,7 +115,7 @@ def judge(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Test:
+class _LiveTest:
     """A live test that may begin: its versions, its log and its design."""
 
     home: Home
@@ -134,7 +134,7 @@ class _Test:
         return self.params.section(LiveTestParams)
 
 
-def _look(test: _Test) -> Verdict:
+def _look(test: _LiveTest) -> Verdict:
     """Looks once at an experiment that may begin, and takes one action; NotYet while it goes on."""
     log, night = test.log, test.night
     is_over = clock.utc() >= night.decide_until
