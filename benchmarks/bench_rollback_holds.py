@@ -185,7 +185,7 @@ def judged_promotion(verdict: Verdict, said: Approval | None, *, account: Accoun
     is_new = bool(evaluation.days) and min(evaluation.days) > since
     if said and said.approved:
         account.count["promoted by approval"] += 1
-    elif (verdict.low or 0.0) > 0 and is_new:
+    elif verdict.effect and verdict.effect.is_proven and is_new:
         account.count["promoted by a new proof"] += 1
     else:
         account.count["promoted against a person's word"] += 1
