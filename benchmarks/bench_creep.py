@@ -9,6 +9,8 @@ an anchor.
     none       every training gives the same model
     loss X     a warm start loses X standard errors of a night's difference (0.0043)
     rot        every training, cold ones too, is by 0.001 worse than that of the night before
+    slow rot   likewise by 0.02 margins
+    cold       a cold training is by 0.6 margins worse than the first, and a warm start loses 0.1 margins
     age        a model becomes worse by 0.001 a night; a training of tonight does not
     age, loss  both: a quarter of an error is lost by a warm start, while the anchor becomes worse, too
     rare       of 3,000 samples 1 % are positive, and differ by a skewed 0.4; the others by 0.004
@@ -32,12 +34,14 @@ from numpy.typing import NDArray
 from benchmarks import frame
 from daybreak.contract.record_types import Champion, Night, Release, Verdict
 from daybreak.contract.sections import GateParams
-from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, apply_chain, chain_of, why_cold
+from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, apply_chain, chain_of
+from daybreak.gate.cold_start import why_cold
 from daybreak.gate.judge import rules_of
 from daybreak.gate.verdict import ACTIONS
 from daybreak.statistics.paired import judge
 from daybreak.statistics.result import Status
 from daybreak.storage.ledger import Entry
+from tests.minimal_records import minimal_training
 
 NUM_SAMPLES, SD = 86, 0.04
 ERROR = SD / sqrt(NUM_SAMPLES)
@@ -56,6 +60,7 @@ class World:
     warm_loss: float = 0.0  # of a warm start
     rot: float = 0.0  # a night, of all trainings
     age: float = 0.0  # a night, of a model
+    cold_loss: float = 0.0  # of cold trainings but the first
     rare: bool = False  # few samples are positive
     margin: float = frame.MARGIN
 
@@ -84,6 +89,8 @@ WORLDS = {
     "none": World(),
     **{f"loss {times:g}": World(warm_loss=times * ERROR) for times in LOSSES},
     "rot": World(rot=0.001),
+    "slow rot": World(rot=0.02 * frame.MARGIN),
+    "cold": World(warm_loss=0.1 * frame.MARGIN, cold_loss=0.6 * frame.MARGIN),
     "age": World(age=0.001),
     "age, loss": AGE,
     "rare, loss": replace(RARE, warm_loss=0.25 * RARE.error),
@@ -94,6 +101,7 @@ WORLDS = {
             ("none", World()),
             ("loss 0.25", World(warm_loss=0.25 * ERROR)),
             ("rot", World(rot=0.001)),
+            ("slow rot", World(rot=0.02 * margin * ERROR)),
             ("age, loss", AGE),
             ("rare, loss", replace(RARE, warm_loss=0.25 * RARE.error)),
         )
@@ -190,7 +198,7 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
     """A chain of nights through the gate, from a first champion of quality 0 on."""
     models = {1: Model(quality=0.0, trained=0)}
     serving = Release(version=1, replaced=0, night="0")
-    past: list[Entry] = [_entry(0, release=serving, training=frame.training(warm=False))]
+    past: list[Entry] = [_entry(_night(0), release=serving, training=minimal_training(warm=False))]
     made = {1: past[0]}
     params = GateParams(margin=world.margin)
     losses, promoted, spent, said = [], [], [], []
@@ -200,7 +208,7 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
         anchor = anchor_of(serving, made[serving.version], day=day)
         champion = Champion(**vars(serving), anchor=anchor if anchored else None)
         night = _night(number, cold=why_cold(champion, past, day=day, when_spent=params.when_spent))
-        cold = -world.rot * number
+        cold = -world.rot * number - world.cold_loss
         best = max(best, cold) if not world.age else 0.0
         before = models[serving.version].quality
         quality = cold if night.cold else min(before, cold) - world.warm_loss
@@ -232,13 +240,12 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
                 inconclusive=result.status is Status.INCONCLUSIVE,
             ),
             chain,
-            changed=False,
         )
         release = None
         if verdict.action == "promote":
             release = Release(version=version, replaced=serving.version, night=str(number))
-        training = frame.training(warm=not night.cold)
-        entry = _entry(number, release=release, verdict=verdict, champion=champion, training=training)
+        training = minimal_training(warm=not night.cold)
+        entry = _entry(night, release=release, verdict=verdict, champion=champion, training=training)
         past = [entry, *past][:NIGHTS_PER_YEAR]
         if release:
             serving, made = release, {version: entry}
@@ -254,8 +261,8 @@ def _night(number: int, *, cold: str = "") -> Night:
     return frame.night(FIRST + timedelta(days=number), id=str(number), cold=cold)
 
 
-def _entry(number: int, **records: object) -> Entry:
-    return Entry(commit=str(number), subject="", rollback=False, night=_night(number), **records)  # type: ignore[arg-type]
+def _entry(night: Night, **records: object) -> Entry:
+    return Entry(commit=night.id, subject="", rollback=False, night=night, **records)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -157,22 +157,22 @@ class Home:
         self.table, self.suite = _initialised(name, self, folder)
         self.rules = rules_of(self.suite, self.table)
         self._scan = PartitionScan(self.table, self.suite, self.rules)
-        judged = [self._judged(day, part) for day, part in zip(self.days, self.delivered, strict=True)]
+        judged = [self.judged(day, part) for day, part in zip(self.days, self.delivered, strict=True)]
         self._clean = [
-            self._typed(part).filter(pa.array(one.good()))
+            self.typed(part).filter(pa.array(one.good()))
             for part, one in zip(self.delivered, judged, strict=True)
         ]
-        self._samples = [
+        self.samples = [
             sample_of(day, part, self.table, with_label=True)
             for day, part in zip(self.days, self._clean, strict=True)
         ]
-        self._sketches = [sketch_of(sample, self.table) for sample in self._samples]
-        figures = figures_of(self._samples, self.table, self.days)
+        self._sketches = [sketch_of(sample, self.table) for sample in self.samples]
+        figures = figures_of(self.samples, self.table, self.days)
         self._sound = judged
         self._limits = cache(self._learned)
         self._sound_loss = cache(self._loss_without_fault)
         self.figures = {
-            day: self._completed(figures[day], place, self._samples[place], judged[place])
+            day: self.completed(figures[day], place, self.samples[place], judged[place])
             for place, day in enumerate(self.days)
         }
 
@@ -197,12 +197,12 @@ class Home:
         """Plants each fault on a day."""
         for number, fault in enumerate(spoiled_labels.FAULTS):
             rows = self._spoiled(fault, place, number)
-            findings = self._judged(self.days[place], rows)
-            clean = self._typed(rows).filter(pa.array(findings.good()))
+            findings = self.judged(self.days[place], rows)
+            clean = self.typed(rows).filter(pa.array(findings.good()))
             sample = sample_of(self.days[place], clean, self.table, with_label=True)
-            before = self._samples[max(0, place - WINDOW) : place]
+            before = self.samples[max(0, place - WINDOW) : place]
             own = figures_of([*before, sample], self.table, [sample.day])[sample.day]
-            figures = self._completed(own, place, sample, findings)
+            figures = self.completed(own, place, sample, findings)
             case = self._case(fault, place, clean, findings, figures, cost=self._cost(place, fault, number))
             print(f"{self.days[place]} {case}", flush=True)
             yield case
@@ -222,8 +222,8 @@ class Home:
             of=self.name,
             fault=fault,
             cost=cost,
-            by_rules=self._breaks_rules(findings),
-            by_drift=self._drifts(place, clean),
+            by_rules=self.breaks_rules(findings),
+            by_drift=self.drifts(place, clean),
             limits=[limit.name for limit in outside],
         )
 
@@ -245,20 +245,22 @@ class Home:
         )
         return spoiled_labels.FAULTS[fault](delivery)
 
-    def _typed(self, rows: pd.DataFrame) -> pa.Table:
+    def typed(self, rows: pd.DataFrame) -> pa.Table:
+        """Returns the rows in the types of the table."""
         columns = {
             field.name: pa.array(rows[field.name], from_pandas=True).cast(field.type)
             for field in self.table.schema()
         }
         return pa.table(columns, schema=self.table.schema())
 
-    def _judged(self, day: date, rows: pd.DataFrame) -> PartitionFindings:
+    def judged(self, day: date, rows: pd.DataFrame) -> PartitionFindings:
+        """Returns what the rules of the suite find in a day."""
         part = part_of(day)
         part.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(self._typed(rows), part)
+        pq.write_table(self.typed(rows), part)
         return self._scan.judge(day)
 
-    def _breaks_rules(self, findings: PartitionFindings) -> bool:
+    def breaks_rules(self, findings: PartitionFindings) -> bool:
         """Returns whether too many rows break a rule, or a figure of the suite is impossible."""
         if len(findings.bad) > PARAMS.max_quarantined * findings.num_rows:
             return True
@@ -269,7 +271,8 @@ class Home:
                 return True
         return False
 
-    def _drifts(self, place: int, rows: pa.Table) -> bool:
+    def drifts(self, place: int, rows: pa.Table) -> bool:
+        """Returns whether the rows of a day drift from those of its weekday."""
         if not isinstance(self.suite.drift, dict):
             return False
         weekday = self.days[place].weekday()
@@ -279,7 +282,7 @@ class Home:
         distances = drift.distances(rows.column, before, self.table, limits=limits, limit=PARAMS.max_drift)
         return any(one.value > one.limit for one in distances)
 
-    def _completed(
+    def completed(
         self, own: dict[str, Figure], place: int, sample: Sample, findings: PartitionFindings
     ) -> dict[str, Figure]:
         """Returns the figures with those that pipeline/daybreak/data/day_history.py adds."""

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import psutil
 
 from benchmarks import results
-from daybreak.contract.record_types import Night, Training
+from daybreak.contract.record_types import Night
 from tests.clones import ROOT, clone
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", ROOT.parent / "shared" / "data"))
@@ -104,20 +104,6 @@ def night(day: date, **given: Any) -> Night:
     unlimited = {"started_at": at, "train_until": at, "decide_until": at, "budget_usd": 0}
     named = {"id": str(day), "day": day, "trigger": "bench", "code_commit": "", "previous": ""}
     return Night(**unlimited | named | given)
-
-
-def training(*, warm: bool) -> Training:
-    """Returns the record of a training of which only its start matters."""
-    return Training(
-        model_digest="",
-        num_samples=1,
-        num_updates=1,
-        num_restarts=0,
-        elapsed_s=1,
-        cost_usd=0,
-        stopped_by="finished",
-        warm=warm,
-    )
 
 
 def pipeline(folder: Path, *words: str, expect: int | None = 0) -> subprocess.CompletedProcess[str]:

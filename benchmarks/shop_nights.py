@@ -18,7 +18,6 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -35,6 +34,7 @@ from torch import Tensor
 
 from benchmarks import frame
 from benchmarks.bench_nights import SOURCE
+from benchmarks.policies import Trained
 from daybreak.contract import records
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.record_types import Champion, Dataset, Night
@@ -73,16 +73,6 @@ class Samples:
     def __getitems__(self, indices: Any) -> dict[str, Tensor]:
         rows = torch.as_tensor(np.asarray(indices, dtype=np.int64))
         return {name: column.index_select(0, rows) for name, column in self._columns.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A model that a night trained."""
-
-    folder: Path
-    digest: str
-    cold: bool
-    cpu_s: float
 
 
 class Shop:

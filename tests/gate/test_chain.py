@@ -6,37 +6,26 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from daybreak.contract.record_parts import Chain, Difference, Live, MeasuredEffect
+from daybreak.contract.record_parts import Chain, Difference, MeasuredEffect
 from daybreak.contract.record_types import (
     Anchor,
     Champion,
     Night,
     Refit,
     Release,
-    Training,
     Verdict,
     Version,
 )
-from daybreak.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_spent, sentence, why_cold
+from daybreak.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_spent, sentence
 from daybreak.registry.description import in_the_long_run
 from daybreak.statistics.level import Level
 from daybreak.storage.ledger import Entry
-from tests.minimal_records import minimal_night
+from tests.minimal_records import minimal_night, minimal_training
 
 FIRST = date(2026, 1, 1)
 ANCHOR = Anchor(release=Release(version=1, replaced=0), since=FIRST)
 CHAMPION = Champion(version=5, replaced=4, anchor=ANCHOR)
 MARGIN, NUM_SAMPLES = 0.03, 100
-TRAINING = Training(
-    model_digest="",
-    num_samples=1,
-    num_updates=1,
-    num_restarts=0,
-    elapsed_s=1,
-    cost_usd=0,
-    stopped_by="finished",
-    warm=False,
-)
 
 
 def night(number: int, *, cold: str = "") -> Night:
@@ -44,23 +33,15 @@ def night(number: int, *, cold: str = "") -> Night:
     return minimal_night(at, id=str(number), day=FIRST + timedelta(days=number), cold=cold)
 
 
-def verdict(
-    action: str = "promote",
-    *,
-    effect: float | None = None,
-    low: float = -0.01,
-    chain: Chain | None = None,
-    **more,
-) -> Verdict:
+def verdict(action: str = "promote", *, low: float = -0.01, chain: Chain | None = None) -> Verdict:
     return Verdict(
         action=action,
         champion=4,
         challenger=5,
-        effect=MeasuredEffect(mean=low + 0.01 if effect is None else effect, low=low, high=low + 0.02),
+        effect=MeasuredEffect(mean=low + 0.01, low=low, high=low + 0.02),
         num_samples=NUM_SAMPLES,
         reason="proven no worse",
         chain=chain,
-        **more,
     )
 
 
@@ -80,16 +61,10 @@ def served(number: int, mean: float, *, error: float = 0.004, **more) -> Entry:
     )
 
 
-def cold(day: int, *, gained: float = 0.0, error: float = 0.004, promoted: bool = True) -> Entry:
-    """A night that trained cold, `gained` over the champion."""
-    entry = served(day, 0.0)
-    stands = replace(entry.verdict.chain, step=Difference(mean=gained, error=error))
-    return replace(
-        entry,
-        training=replace(TRAINING, warm=False),
-        verdict=replace(entry.verdict, chain=stands),
-        release=entry.release if promoted else None,
-    )
+def not_served(entry: Entry, *, inconclusive: bool) -> Entry:
+    """The night, had its challenger been rejected."""
+    rejected = replace(entry.verdict, action="reject", inconclusive=inconclusive)
+    return replace(entry, verdict=rejected, release=None)
 
 
 def columns(challenger: float, *, champion: float = 0.0, spread: float = 0.04) -> dict[str, np.ndarray]:
@@ -113,7 +88,7 @@ def test_many_small_losses_spend_the_margin_though_each_passes() -> None:
     past = [served(8 - number, -0.025 + 0.001 * number) for number in range(8)]
     chain = stands(-0.026, past, spread=0.1)
     assert chain.spent
-    rejected = apply_chain(verdict(chain=None), chain, changed=False)
+    rejected = apply_chain(verdict(chain=None), chain)
     assert rejected.action == "reject"
     assert rejected.reason.startswith("the chain since version 1 stands at -0.02")
     assert (
@@ -124,7 +99,7 @@ def test_many_small_losses_spend_the_margin_though_each_passes() -> None:
 def test_a_chain_that_loses_nothing_goes_on() -> None:
     chain = stands(0.001, [served(8 - number, 0.0) for number in range(8)])
     assert not chain.spent
-    assert apply_chain(verdict(), chain, changed=False).action == "promote"
+    assert apply_chain(verdict(), chain).action == "promote"
 
 
 def test_a_night_whose_version_serves_as_a_refit_counts_and_one_of_another_release_does_not() -> None:
@@ -167,7 +142,7 @@ def test_a_margin_that_four_weeks_cannot_guard_is_said_with_the_least_that_they_
     assert above.least_margin is None
     assert below.step is not None
     assert below.least_margin == pytest.approx(1.375 * below.step.error, rel=0.01)
-    promoted = apply_chain(verdict(), below, changed=False)
+    promoted = apply_chain(verdict(), below)
     assert promoted.action == "promote"
     assert promoted.reason == (
         "proven no worse; losses of many refreshes may add up to more than the margin 0.03 unseen, since 28 "
@@ -180,10 +155,10 @@ def test_a_margin_that_four_weeks_cannot_guard_is_said_with_the_least_that_they_
     assert stands(0.0, unlike, spread=0.19).least_margin > 1.375 * above.step.error
 
 
-def test_with_few_nights_three_quarters_of_the_margin_are_kept_back() -> None:
-    unknown = Level(mean=-0.007, half_width=0.5, num_nights=1)
+def test_with_few_nights_half_of_the_margin_is_kept_back() -> None:
+    unknown = Level(mean=-0.014, half_width=0.5, num_nights=1)
     assert not is_spent(unknown, MARGIN)
-    assert is_spent(replace(unknown, mean=-0.008), MARGIN)
+    assert is_spent(replace(unknown, mean=-0.016), MARGIN)
     known = Level(mean=-0.024, half_width=0.005, num_nights=9)
     assert not is_spent(known, MARGIN)
     assert is_spent(replace(known, mean=-0.026), MARGIN)
@@ -208,31 +183,53 @@ def test_nights_of_another_chain_are_not_counted(spoils: str) -> None:
 def test_a_changed_recipe_has_no_place_in_the_chain_and_is_the_anchor_once_it_is_proven_better() -> None:
     chain = stands(0.2, [], refresh=False)
     assert (chain.challenger, chain.spent) == (None, False)
-    proven = apply_chain(verdict(effect=0.2, low=0.05), chain, changed=True)
-    assert proven.chain is not None
-    assert proven.chain.renewed == 0
+    assert apply_chain(verdict(), chain, gain=0.2).chain.renewed == 0
 
 
-def test_what_the_chain_lost_beyond_the_gain_of_a_changed_recipe_stays_lost() -> None:
+@pytest.mark.parametrize("spoils", ["", "spent", "rollback"])
+def test_what_the_chain_lost_beyond_the_gain_of_a_changed_recipe_stays_lost(spoils: str) -> None:
+    """It is known of the nights before, or of tonight's champion where these say nothing any more."""
     past = [served(8 - number, -0.02) for number in range(8)]
-    chain = stands(0.0, past, refresh=False)
-    assert chain.level == pytest.approx(-0.02)
-    at = datetime(2026, 1, 9, tzinfo=UTC)
-    users = Live(experiment="", began_at=at, foretold="", ends_at=at)
-    (little, much, of_users) = (
-        apply_chain(verdict(effect=effect, low=0.001, live=live), chain, changed=True)
-        for effect, live in ((0.005, None), (0.05, None), (0.05, users))
+    if spoils == "spent":
+        past[0] = served(8, -0.2, spent=True)
+    elif spoils == "rollback":
+        past[0] = replace(past[0], rollback=True, verdict=None)
+    chain = chain_of(
+        columns(0.0, champion=-0.02), CHAMPION, past, night=night(9), refresh=False, margin=MARGIN, alpha=0.05
     )
-    assert little.chain.renewed == pytest.approx(-0.015)
-    assert much.chain.renewed == 0
-    assert of_users.chain.renewed == pytest.approx(-0.02)  # a gain in orders is none in NDCG
+    renewed = [apply_chain(verdict(), chain, gain=gain).chain.renewed for gain in (0.005, 0.05, 0.0)]
+    assert renewed == [pytest.approx(-0.015), 0, pytest.approx(-0.02)]
 
 
 def test_a_refresh_that_was_lucky_for_a_night_hides_nothing_of_what_its_chain_has_lost() -> None:
     past = [served(8 - number, -0.02) for number in range(8)]
-    lucky = apply_chain(verdict(effect=0.02, low=0.01), stands(0.0, past), changed=False)
+    lucky = apply_chain(verdict(low=0.01), stands(0.0, past))
     assert lucky.action == "promote"
     assert lucky.chain.renewed is None
+
+
+def test_a_refresh_proven_better_serves_although_the_chain_is_spent() -> None:
+    spent = stands(-0.05, [])
+    assert spent.spent
+    better = apply_chain(verdict(low=0.01), spent)
+    assert (better.action, better.chain.renewed) == ("promote", None)
+    assert better.reason.endswith("of the margin 0.03, which is spent")
+
+
+def test_challengers_that_did_not_serve_count_unless_they_were_proven_worse() -> None:
+    """Those that served alone would be the lucky ones."""
+    nights = [served(8 - number, 0.0) for number in range(8)]
+    unproven = [not_served(one, inconclusive=True) for one in nights]
+    assert stands(0.0, unproven, spread=0.2).num_nights == stands(0.0, nights, spread=0.2).num_nights > 1
+    worse = [not_served(one, inconclusive=False) for one in nights]
+    assert stands(0.0, worse, spread=0.2).num_nights == 1
+
+
+def test_cold_trainings_of_a_spent_chain_tell_of_each_other_and_not_of_warm_ones() -> None:
+    warm, cold = served(6, -0.2, spent=True), served(7, -0.1, spent=True)
+    cold = replace(cold, training=minimal_training(warm=False))
+    assert stands(0.0, [warm], spread=0.2).num_nights == 1
+    assert stands(0.0, [cold, warm], spread=0.2).num_nights == 2
 
 
 def test_what_was_lost_before_stays_lost_to_the_next_anchor() -> None:
@@ -243,6 +240,8 @@ def test_what_was_lost_before_stays_lost_to_the_next_anchor() -> None:
     fresh = stands(-0.005, [], night=night(MOST_DAYS, cold="the anchor is old"))
     assert fresh.renewed == pytest.approx(-0.005)
     assert stands(-0.005, [], night=night(MOST_DAYS)).renewed is None  # tonight's training was not cold
+    unknown = stands(-0.005, [], spread=0.1, night=night(MOST_DAYS, cold="the anchor is old"))
+    assert (unknown.renewed, unknown.spent, unknown.least_margin) == (None, False, None)
 
 
 def test_the_anchor_is_the_last_version_that_was_proven_better() -> None:
@@ -257,65 +256,9 @@ def test_the_anchor_is_the_last_version_that_was_proven_better() -> None:
     assert (anchor.release.version, anchor.since) == (5, FIRST + timedelta(days=3))
 
 
-def test_training_begins_cold_where_the_chain_is_spent_or_its_anchor_is_old() -> None:
-    spent = served(7, -0.2, spent=True)
-    day = FIRST + timedelta(days=8)
-    assert "spent the margin" in why_cold(CHAMPION, [spent, cold(6)], day=day, when_spent="cold")
-    assert why_cold(CHAMPION, [spent, cold(6)], day=day, when_spent="anchor") == ""
-    assert why_cold(CHAMPION, [served(7, 0.0), cold(6)], day=day, when_spent="cold") == ""
-    late = FIRST + timedelta(days=MOST_DAYS)
-    recent = [cold(MOST_DAYS - 1)]
-    assert "28 days old" in why_cold(CHAMPION, recent, day=late, when_spent="cold")
-    asked = replace(recent[0], night=replace(recent[0].night, cold="the anchor is 28 days old"))
-    assert why_cold(CHAMPION, [asked], day=late, when_spent="cold") == ""  # a week passes before the next try
-    assert why_cold(None, [], day=late, when_spent="cold") == ""
-
-
-def test_a_cold_training_follows_a_week_after_the_last_as_long_as_none_was_compared() -> None:
-    past = [served(3, 0.0), cold(2)]
-    sixth, seventh = (
-        why_cold(CHAMPION, past, day=FIRST + timedelta(days=day), when_spent="cold") for day in (8, 9)
-    )
-    assert sixth == ""
-    assert (
-        seventh
-        == "no training that served began cold for 7 days, in which warm starts may lose half of the margin"
-    )
-
-
-def test_cold_trainings_follow_as_fast_as_warm_starts_lose_by_what_they_gained() -> None:
-    """Eight days of warm starts have lost 0.024, so half of the margin of 0.03 is lost within 5 days."""
-    past = [cold(9, gained=0.024), *(served(8 - number, 0.0) for number in range(7)), cold(1)]
-    days = [
-        day
-        for day in range(10, 40)
-        if why_cold(CHAMPION, past, day=FIRST + timedelta(days=day), when_spent="cold")
-    ]
-    assert min(days) == 14
-    level = [cold(9, gained=0.0), *past[1:]]
-    days = [
-        day
-        for day in range(10, 28)
-        if why_cold(CHAMPION, level, day=FIRST + timedelta(days=day), when_spent="cold")
-    ]
-    assert min(days) == 9 + 18  # at the upper end of the interval of 0 a day, 1.64 times 0.004 / 8
-
-
-def test_a_cold_training_is_tried_again_unless_cold_trainings_are_the_worse_ones() -> None:
-    day = FIRST + timedelta(days=10)
-    past = [
-        cold(9, gained=-0.001, error=0.012, promoted=False),
-        *(served(8 - number, 0.0) for number in range(7)),
-        cold(1),
-    ]
-    assert "began cold for 9 days" in why_cold(CHAMPION, past, day=day, when_spent="cold")
-    worse = [cold(9, gained=-0.1, promoted=False), *past[1:]]
-    assert why_cold(CHAMPION, worse, day=day, when_spent="cold") == ""
-
-
 def test_without_scores_of_the_anchor_the_chain_says_nothing() -> None:
     scores = {name: one for name, one in columns(0.0).items() if name != "anchor"}
     chain = chain_of(scores, CHAMPION, [], night=night(9), refresh=True, margin=MARGIN, alpha=0.05)
     assert chain is not None
     assert (chain.challenger, chain.level, sentence(chain)) == (None, None, "")
-    assert apply_chain(verdict(), chain, changed=False).action == "promote"
+    assert apply_chain(verdict(), chain).action == "promote"

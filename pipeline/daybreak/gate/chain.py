@@ -2,24 +2,22 @@
 
 A refresh may be worse than the champion by no more than the margin. That bounds one step, not the sum of
 many: a warm start that loses a little each night, or data that rots, passes every night. So each night also
-scores an anchor, the last version that was proven better than its champion (or the first), on the same
-samples. The challenger's difference from the anchor, averaged over as many of the chain's newest nights as
-give an error of half a margin (daybreak/statistics/level.py), has to stay above minus the margin at the lower
-end of its interval: all nights of a year hold at once but for `gate.alpha` (Bonferroni). While there are too
-few nights for that precision, up to three quarters of the margin are kept back. Where even `NIGHTS` nights
-would be too few, small losses may add up unseen, and the verdict says which margin could be guarded. A chain
-that fails this test has spent the margin, and its refresh does not serve. The next training then begins cold,
-or the anchor serves again, by `gate.when_spent`.
+scores an anchor, the last version of a changed recipe that was proven better (or the first), on the same
+samples. The challenger's difference from the anchor, averaged over as many of the newest nights as give an
+error of half a margin (daybreak/statistics/level.py), has to stay above minus the margin at the lower end of
+its interval: all nights of a year hold at once but for `gate.alpha` (Bonferroni). Challengers count whether
+they served or not, as those that served are the lucky ones; only one that was proven worse is a training
+that went wrong. While there are too few nights for that precision, half of the margin is kept back
+instead. Where even `NIGHTS` nights would be too few, small losses may add up unseen, and the verdict says
+which margin could be guarded. A chain that fails this test has spent the margin, and its refresh does not
+serve, unless it is proven better than the champion. The next training then begins cold, or the anchor serves
+again, by `gate.when_spent`.
 
-An anchor grows old, and is less and less what one would train. After `MOST_DAYS` the next night trains cold,
-on all samples; once that version serves, it is the anchor, and what the chain has lost by then stays lost to
-the budget (`offset`). So it does where a changed recipe, proven better, becomes the anchor. A refresh never
-does otherwise: the luck of one night would hide what its chain has lost.
-
-What warm starts lose while the anchor itself ages shows beside neither, only beside a cold training. So one
-follows `FIRST_DAYS` after the last, and later ones after the days in which warm starts may lose half of the
-margin (`warm_days`), by what earlier cold trainings gained over the champion (least squares through 0).
-Pure.
+An anchor grows old, and is less and less what one would train. After `MOST_DAYS` the next night trains cold
+(cold_start.py); once that version serves, and the level of the chain is known to half a margin, it is the
+anchor, and what the chain has lost by then stays lost to the budget (`offset`). So it does where a changed
+recipe becomes the anchor. A refresh never does otherwise: the luck of one night would hide what its chain
+has lost. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,11 +37,8 @@ from daybreak.statistics.level import Level, level, nights_to_show
 from daybreak.statistics.paired import per_unit
 from daybreak.storage.ledger import Entry
 
-MOST_DAYS = 28  # of an anchor, and between cold trainings
-FIRST_DAYS = 7  # between cold trainings, as long as it is not known what warm starts lose
-QUANTILE = 1.64  # of a normal distribution, one-sided 95 %
+MOST_DAYS = 28  # of an anchor
 NIGHTS = 28  # of a chain, that are looked back on
-KEPT = 0.75  # of the margin, at most, for what few nights leave open
 NIGHTS_PER_YEAR = 365
 
 
@@ -55,76 +50,12 @@ def anchor_of(champion: Release, made: Entry | None, *, day: date) -> Anchor:
         made: the entry of the ledger of the night that promoted it; None where there is none.
         day: tonight's, for a champion that no night made.
     """
-    chain = _chain(made) if made else None
+    chain = made.chain if made else None
     if chain is None or chain.renewed is not None:
         since = made.night.day if made else day
         return Anchor(release=_release(champion), since=since, offset=chain.renewed or 0.0 if chain else 0.0)
     before = made.champion.anchor if made and made.champion else None
     return before or Anchor(release=_release(champion), since=day)
-
-
-def why_cold(champion: Champion | None, past: Sequence[Entry], *, day: date, when_spent: str) -> str:
-    """Returns why tonight's training has to begin cold, on all samples; "" if it need not.
-
-    `past` are the entries of the ledger of a year, newest first.
-    """
-    if champion is None or champion.anchor is None:
-        return ""
-    anchor = champion.anchor
-    chains = ((one, _chain(one)) for one in past)  # a night of another recipe says nothing of the chain
-    last = next((one for one, chain in chains if one.rollback or (chain and chain.challenger)), None)
-    chain = _chain(last) if last and not last.rollback else None
-    if when_spent == "cold" and chain and chain.spent:
-        return f"the refreshes since version {anchor.release.version} have spent the margin"
-    age, tried = (day - anchor.since).days, next((one.night.day for one in past if one.night.cold), date.min)
-    if age >= MOST_DAYS and (day - tried).days >= FIRST_DAYS:
-        return f"version {anchor.release.version}, the anchor, is {age} days old"
-    loss = _warm_loss(past)
-    served = loss is None or loss.mean + QUANTILE * loss.error > 0  # else cold trainings are the worse ones
-    cold = (one.night.day for one in past if _is_cold(one) and (one.promoted or not served))
-    warm = (day - next(cold, anchor.since)).days
-    if warm < (warm_days(loss, chain.margin) if loss and chain else FIRST_DAYS):
-        return ""
-    days = counted(warm, "day")
-    return f"no training that served began cold for {days}, in which warm starts may lose half of the margin"
-
-
-def warm_days(loss: Difference, margin: float) -> int:
-    """Returns the days after a cold training in which warm starts may lose half of the margin.
-
-    A daily loss of more than `QUANTILE` errors counts as it is, otherwise the upper end of its interval does,
-    and then never for fewer than `FIRST_DAYS`.
-
-    >>> warm_days(Difference(mean=0.001, error=0.0001), margin=0.01)
-    5
-    >>> warm_days(Difference(mean=0.001, error=0.001), margin=0.01)
-    7
-    """
-    shown = loss.mean > QUANTILE * loss.error
-    a_day = loss.mean if shown else loss.mean + QUANTILE * loss.error
-    days = floor(margin / 2 / max(a_day, margin / 2 / MOST_DAYS))
-    return min(MOST_DAYS, max(days, 1 if shown else FIRST_DAYS))
-
-
-def _warm_loss(past: Sequence[Entry]) -> Difference | None:
-    """Returns what warm starts lose a day, by what cold trainings gained over the champion; None: none did.
-
-    A cold training that gains g over a champion whose chain has been warm for n days shows a loss of g / n.
-    """
-    gained = weight = 0.0
-    for number, entry in enumerate(past):
-        step = chain.step if (chain := _chain(entry)) and chain.challenger else None
-        before = next((one for one in past[number + 1 :] if _is_cold(one) and one.promoted), None)
-        if step and step.error and before and _is_cold(entry):
-            days = (entry.night.day - before.night.day).days
-            gained += days * step.mean / step.error**2
-            weight += days**2 / step.error**2
-    return Difference(mean=gained / weight, error=1 / sqrt(weight)) if weight else None
-
-
-def _is_cold(entry: Entry) -> bool:
-    """Returns whether the night's training began with new weights, as far as is known."""
-    return bool(entry.training and not entry.training.warm)
 
 
 def chain_of(
@@ -180,12 +111,13 @@ def chain_of(
         return chain
     unseen = 2 * now.half_width * sqrt(now.num_nights / NIGHTS)  # after as many nights as are looked back on
     aged = bool(night.cold) and (night.day - anchor.since).days >= MOST_DAYS
-    spent = is_spent(now, margin)
+    spent, is_known = is_spent(now, margin), now.half_width <= margin / 2
+    unguarded = not is_known and unseen > margin
     return replace(
         chain,
         spent=spent,
-        least_margin=unseen if now.half_width > margin / 2 and unseen > margin else None,
-        renewed=min(now.mean, 0.0) if aged and not spent else None,
+        least_margin=unseen if unguarded else None,
+        renewed=min(now.mean, 0.0) if aged and not spent and (is_known or unguarded) else None,
     )
 
 
@@ -196,30 +128,31 @@ def nights_until_shown(margin: float, compared: Difference, *, alpha: float) -> 
 
 def is_spent(now: Level, margin: float) -> bool:
     """Returns whether a chain that stands there has spent the margin."""
-    return now.mean < -(margin - min(now.half_width, KEPT * margin))
+    return now.mean < -(margin - min(now.half_width, margin / 2))
 
 
-def apply_chain(verdict: Verdict, chain: Chain | None, *, changed: bool) -> Verdict:
+def apply_chain(verdict: Verdict, chain: Chain | None, *, gain: float | None = None) -> Verdict:
     """Returns the verdict with the chain in it, or a rejection where it would promote a chain that is spent.
 
     Args:
         verdict: on tonight's version.
         chain: where it stands with tonight's version; None before the first champion.
-        changed: whether the version is of a changed recipe, which is proven better over nights, or by users.
-            It is the next anchor then, and what the chain had lost more than it gains stays lost.
+        gain: of a changed recipe that is proven better over nights, or by users, in units of the score, as
+            far as it is known in them. Its version is the next anchor, and what the chain has lost beyond
+            the gain stays lost. None: a refresh, or nothing is proven.
     """
     if chain is None:
         return verdict
-    effect = verdict.effect
-    if changed and verdict.action == "promote" and effect and effect.is_proven:
-        lost = chain.offset if chain.level is None else chain.level
-        gained = effect.mean if verdict.live is None else 0.0  # users' outcomes have another unit
-        chain = replace(chain, renewed=min(lost + gained, 0.0))
+    if gain is not None:
+        tonight = chain.champion.mean + chain.offset if chain.champion else chain.offset
+        chain = replace(chain, renewed=min((tonight if chain.level is None else chain.level) + gain, 0.0))
     verdict = replace(verdict, chain=chain)
     if chain.least_margin and not chain.spent:
         verdict = replace(verdict, reason=f"{verdict.reason}; {unguarded(chain)}")
     if verdict.action != "promote" or not chain.spent:
         return verdict
+    if verdict.effect and verdict.effect.is_proven:
+        return replace(verdict, reason=f"{verdict.reason}; {sentence(chain)}, which is spent")
     reason = f"{sentence(chain)}, which spends it; it would have been promoted: {verdict.reason}"
     return replace(verdict, action="reject", reason=reason)
 
@@ -247,17 +180,20 @@ def sentence(chain: Chain) -> str:
     return f"the chain since version {chain.anchor} stands at {stands} of the margin {chain.margin:g}"
 
 
-def _chain(entry: Entry) -> Chain | None:
-    return entry.verdict.chain if entry.verdict else None
-
-
 def _since(past: Sequence[Entry], chain: Chain) -> Iterator[Difference]:
-    """Yields the differences of the chain's versions that served, newest first."""
+    """Yields the differences of the chain's challengers, newest first.
+
+    What a warm start had spent says nothing of the cold training that follows; cold ones tell of each other.
+    """
     for entry in past:
-        before = _chain(entry)
-        if entry.rollback or (before and (before.anchor != chain.anchor or before.spent)):
+        before = entry.chain
+        if entry.rollback or (before and before.anchor != chain.anchor):
             return
-        if before and before.challenger and entry.promoted:
+        if before is None or before.challenger is None or entry.verdict is None:
+            continue
+        if before.spent and not entry.is_cold:
+            return
+        if entry.promoted or entry.verdict.inconclusive or before.spent:
             yield before.challenger
 
 

@@ -132,8 +132,7 @@ def gate(
     )
     may_lose = chain is not None and chain.level is not None
     verdict = _judged(challenge, proof, rules, live, may_lose=may_lose)
-    changed = not challenge.is_same_recipe and not challenge.older  # older data proves its worth by one night
-    verdict = proof.on(apply_chain(verdict, chain, changed=changed))
+    verdict = proof.on(apply_chain(verdict, chain, gain=_gain(challenge, verdict)))
     verdict = replace(verdict, recipe=recipe(params.workload, params.train))
     verdict = _with_changes(verdict, challenge)
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
@@ -223,6 +222,20 @@ def _judged(
         rules=rules_for_users(rules, proof.chance),
         replayed=replayed,
     )
+
+
+def _gain(challenge: _Challenge, verdict: Verdict) -> float | None:
+    """Returns the proven gain of a changed recipe in units of the score, 0 where it is known in others alone.
+
+    None where none is proven, or by one night of older data.
+    """
+    effect = verdict.effect
+    if challenge.is_same_recipe or challenge.older or verdict.action != "promote":
+        return None
+    if effect is None or not effect.is_proven:
+        return None
+    success = success_of(challenge.params.gate, challenge.evaluation)
+    return effect.mean if verdict.live is None and success[0] == "score" else 0.0
 
 
 def _as_better(challenge: _Challenge, proof: recipe_test.Proof, rules: Rules) -> Verdict:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
-from daybreak.contract.record_parts import Chain, Difference, MeasuredEffect
+from daybreak.contract.record_parts import Difference, MeasuredEffect
 from daybreak.contract.record_types import Release, Watch
 from daybreak.contract.sections import GateParams, LiveSections, RegisterParams, WatchParams
 from daybreak.evaluation.live_judge import live_judge
@@ -102,8 +102,8 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
     first.
     """
     promotion, later = _since_promotion(serving, past)
-    chains = [chain for entry in later if (chain := _chain(entry))]
-    made = _chain(promotion) if promotion else None
+    chains = [chain for entry in later if (chain := entry.chain)]
+    made = promotion.chain if promotion else None
     newest = chains[0] if chains else made
     as_judged = made if promotion and not promotion.refitted else None  # a refit is not what was compared
     from_before = [chain.predecessor for chain in chains] + [as_judged.step if as_judged else None]
@@ -144,10 +144,6 @@ def _since_promotion(serving: Release, past: Sequence[Entry]) -> tuple[Entry | N
         if entry.verdict and entry.verdict.champion == serving.version:
             later.append(entry)
     return None, later
-
-
-def _chain(entry: Entry) -> Chain | None:
-    return entry.verdict.chain if entry.verdict else None
 
 
 def _level(differences: Sequence[Difference | None], params: GateParams) -> Level | None:

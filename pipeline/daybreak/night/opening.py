@@ -430,11 +430,11 @@ def _with_chain(home: Home, champion: Champion, day: date) -> Champion:
 
 def _why_cold(home: Home, champion: Champion | None, day: date, asked: Params) -> str:
     """Returns why tonight's training has to begin with new weights; "" if it need not."""
-    from daybreak.gate import chain
+    from daybreak.gate import chain, cold_start
 
     erased = erasures.of_version(home, champion.version) if champion else ""
     past = ledger.history(home, chain.NIGHTS_PER_YEAR)
-    spent = chain.why_cold(champion, past, day=day, when_spent=asked.gate.when_spent)
+    spent = cold_start.why_cold(champion, past, day=day, when_spent=asked.gate.when_spent)
     if erased or spent or asked.validate_.slow_drift != "cold":
         return erased or spent
     nights = [one for one in past if not one.rollback]

@@ -1,10 +1,10 @@
 """Weighs local updates of workers (local SGD): time saved on sync against the extra samples needed.
 
-Workers that average every h updates (training/local_sgd.py) send less, and drift apart in between. With R
-workers, a batch of B samples, a rate gamma and a curvature L, drift adds 2 gamma L R (h - 1) times the noise
-of gradients (Khaled et al. 2020, arXiv 1909.04746, for identical data; Stich 2019 bounds h alike). The rate
-that a batch of B bears has gamma L = B / (B + phi), for a noise scale phi (McCandlish 2018), so for equal
-progress the samples grow by at most
+Workers that average every h updates (extensions/averaging/local_sgd.py) send less, and drift apart in
+between. With R workers, a batch of B samples, a rate gamma and a curvature L, drift adds 2 gamma L R (h - 1)
+times the noise of gradients (Khaled et al. 2020, arXiv 1909.04746, for identical data; Stich 2019 bounds h
+alike). The rate that a batch of B bears has gamma L = B / (B + phi), for a noise scale phi (McCandlish 2018),
+so for equal progress the samples grow by at most
 
     d = 1 + 2 R (h - 1) phi B / (phi + B)^2                                                         (derived)
 
@@ -14,8 +14,8 @@ an interval of 2 h.
 
 An h is considered where summing gradients takes a considerable share of an update. It is the power of two
 with the least time for all samples, under two limits: a run needs enough averages for a trial
-(training/local_sgd.py), and averages must be closer in time than the notice before a machine is taken away,
-since workers hear of everything when they average.
+(extensions/averaging/local_sgd.py), and averages must be closer in time than the notice before a machine is
+taken away, since workers hear of everything when they average.
 """
 
 from math import isfinite, log

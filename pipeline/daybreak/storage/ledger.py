@@ -15,7 +15,7 @@ from typing import Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ReleaseError
-from daybreak.contract.record_parts import Event
+from daybreak.contract.record_parts import Chain, Event
 from daybreak.contract.record_types import (
     OF_A_NIGHT,
     Approval,
@@ -88,6 +88,16 @@ class Entry:
             return False
         judged = self.verdict.challenger
         return self.release.version == (self.refitted.number if self.refitted else judged)
+
+    @property
+    def chain(self) -> Chain | None:
+        """Returns where its chain of refreshes stood; None where nothing was judged against an anchor."""
+        return self.verdict.chain if self.verdict else None
+
+    @property
+    def is_cold(self) -> bool:
+        """Returns whether its training began with new weights, as far as is known."""
+        return bool(self.training and not self.training.warm)
 
     @property
     def stopped(self) -> Stop | None:

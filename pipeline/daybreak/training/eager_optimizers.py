@@ -7,7 +7,6 @@ wrappers that know of the compiler, and do the same, bit for bit. What torch wra
 """
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +19,19 @@ WRAPPED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 def without_compiler() -> None:
     """Takes the wrappers off torch's optimizers; call it before an optimizer is made."""
     for name in WRAPPED:
-        setattr(Optimizer, name, inspect.unwrap(getattr(Optimizer, name)))
+        method = getattr(Optimizer, name)
+        if _is_wrapped_by(method, "torch/_compile.py"):
+            setattr(Optimizer, name, method.__wrapped__)
     for optimizer in vars(torch.optim).values():
-        step = vars(optimizer).get("step") if isinstance(optimizer, type) else None
-        if step and step.__code__.co_name == "_use_grad":  # not yet unwrapped, and no hooks are in it yet
+        step: Any = vars(optimizer).get("step") if isinstance(optimizer, type) else None
+        if _is_wrapped_by(step, "torch/optim/optimizer.py", name="_use_grad"):  # no hooks are in it yet
             optimizer.step = _without_gradients(step.__wrapped__)
+
+
+def _is_wrapped_by(method: Any, file: str, *, name: str = "") -> bool:
+    """Returns whether a method is a wrapper of torch's, from that file and by that name."""
+    code: Any = getattr(method, "__code__", None)
+    return code is not None and code.co_filename.endswith(file) and name in ("", code.co_name)
 
 
 def _without_gradients(step: Callable[..., Any]) -> Callable[..., Any]:

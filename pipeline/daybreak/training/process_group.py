@@ -5,6 +5,7 @@ others, so each publishes its own in the store of the rendezvous before the grou
 """
 
 import os
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -36,7 +37,7 @@ class WorkerGroup:
             )
         self.device = device()
         if self.device.type == "cpu":
-            torch.set_deterministic_debug_mode("warn")  # which does not import the compiler
+            be_deterministic()
             # Filling costs time, and uninitialized memory is never read.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         names = form(self.device, rank=self.rank, world_size=self.world_size, timeout=COLLECTIVE_TIMEOUT)
@@ -55,6 +56,14 @@ class WorkerGroup:
         """Leaves the group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def be_deterministic() -> None:
+    """Asks torch for deterministic algorithms, and its compiler, without importing that."""
+    torch.set_deterministic_debug_mode("warn")
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"  # is read when the compiler is imported
+    if compiler := sys.modules.get("torch._inductor.config"):
+        compiler.deterministic = True  # type: ignore[attr-defined]
 
 
 def agreed(value: Any) -> Any:

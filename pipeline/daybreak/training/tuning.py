@@ -64,9 +64,6 @@ class Tuner:
         if self.tuning.recompute:
             recompute(model)
         if self.tuning.compiled:
-            if torch.are_deterministic_algorithms_enabled():  # which the compiler has to be told by itself
-                warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-                torch.use_deterministic_algorithms(True, warn_only=warn_only)
             model.compile()
         return model
 

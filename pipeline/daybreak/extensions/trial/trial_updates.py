@@ -19,6 +19,7 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.workload import Batch, State, make_model
 from daybreak.training.checkpoint import pack, unpack
 from daybreak.training.learning_rate import rate_shares
+from daybreak.training.process_group import be_deterministic
 from daybreak.training.tuning import NORMS, halves, leaves, new_optimizer, same_bits, schedules_rate
 
 GENTLE = 0.1  # of the rate: training warms up to it
@@ -87,7 +88,7 @@ def try_updates(
     Raises ParamsError where an assumption of training does not hold. `make` makes the workload anew, as a new
     process would.
     """
-    torch.set_deterministic_debug_mode("warn")
+    be_deterministic()
     trial = TrialModel(make(), state, seed=seed, rate=rate)
     _expect_trained_rate(trial, rate)
     again = TrialModel(make(), state, seed=seed, rate=rate)
