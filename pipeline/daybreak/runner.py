@@ -34,7 +34,7 @@ from daybreak.contract.errors import (
     sentence,
 )
 from daybreak.contract.record_parts import Record
-from daybreak.contract.record_types import Night, Stop, Verdict
+from daybreak.contract.record_types import Approval, Night, Stop, Verdict
 from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
@@ -239,7 +239,9 @@ def night(
         "night %s took %.0f s: %s",
         opened.id,
         time.monotonic() - began,
-        f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}",
+        approval.ending(verdict, records.find(Approval, home.records))
+        if verdict
+        else f"stopped after {until}",
     )
     for stage, status in failed.items():  # the first one is the cause
         publisher.publish_failure(home, stage)

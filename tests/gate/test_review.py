@@ -184,6 +184,10 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
         "serving",
     )
     close_night()
+    (entry,) = ledger.history(Home.here(), 1)
+    assert ": promote: inconclusive" in entry.subject
+    assert approval.ending(verdict, entry.approval).startswith("promote: inconclusive")
+    assert approval.ending(verdict, entry.approval).endswith(": a sale begins")
     facts = dict(provenance.why(Home.here(), 2))
     assert facts["verdict"].startswith("reject: inconclusive")
     assert facts["approved"].startswith("it was approved by Ada at")
@@ -267,6 +271,13 @@ def test_without_approval_nobody_is_asked(waiting: Any) -> None:
     with pytest.raises(NothingToDo, match="is promoted without a person"):
         approve()
     assert promoted().version == 2
+
+
+@pytest.mark.slow
+def test_what_nobody_is_asked_for_says_which_key_asks(waiting: Any) -> None:
+    assert waiting("never", proven=False).inconclusive
+    with pytest.raises(ReleaseError, match=r"set release\.approval: inconclusive and open a new night"):
+        approve(reason="a sale begins")
 
 
 @pytest.mark.slow

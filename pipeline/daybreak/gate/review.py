@@ -53,11 +53,11 @@ def approve(
     if verdict.approve_until is None or not approvals.may_be_approved(verdict):
         if verdict.action == "promote":
             raise NothingToDo(f"{name} is promoted without a person; release.approval says who is asked")
-        why = "release.approval never asks for it" if verdict.inconclusive else "a failed gate stands"
-        raise ReleaseError(
-            f"{name} cannot be approved, {why}: {verdict.action}: {verdict.reason}; "
-            f"fix what failed and open a new night"
-        )
+        why, remedy = "a failed gate stands", "fix what failed and open a new night"
+        if verdict.inconclusive:
+            why = "release.approval never asks for it"
+            remedy = "set release.approval: inconclusive and open a new night"
+        raise ReleaseError(f"{name} cannot be approved, {why}: {verdict.action}: {verdict.reason}; {remedy}")
     with alone(records.path_of(Approval, home.records).with_suffix(".lock")):
         said = approvals.answer_to(verdict, records.find(Approval, home.records))
         if said is None:

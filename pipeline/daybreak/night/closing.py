@@ -109,11 +109,13 @@ def _calibration_lost(home: Home) -> Iterator[Event]:
 
 def _commit(home: Home, night: Night, verdict: Verdict) -> str:
     """Commits the night to the ledger with the reason of its end, and returns the commit."""
-    reason = approval.reason(verdict, records.find(Approval, home.records), over=True)
-    stopped = records.find(Stop, home.records)
+    ending, stopped = (
+        approval.ending(verdict, records.find(Approval, home.records)),
+        records.find(Stop, home.records),
+    )
     if stopped and records.find(Release, home.records) is None:
-        reason = approval.stopped(stopped)
-    return ledger.commit_night(home, night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
+        ending = f"{verdict.action}: {approval.stopped(stopped)}"
+    return ledger.commit_night(home, night, message=f"{night.day}: {ending}"[:200])
 
 
 def _say_how_to_go_on(home: Home, night: Night, failure: _Failure | None, overtaken: str) -> None:
@@ -122,8 +124,10 @@ def _say_how_to_go_on(home: Home, night: Night, failure: _Failure | None, overta
         again = ledger.new_night(home, night)
         log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
     elif failure:
-        again = f"daybreak night --day {night.day} --night {night.id}"
-        log.error("%s\nthe champion stays; go on with: %s", failure, again)
+        again = f"go on with: daybreak night --day {night.day} --night {night.id}"
+        if ledger.failed_to_open(home.tonight):
+            again = "once that is right, ask for the night again"
+        log.error("%s\nthe champion stays; %s", failure, again)
 
 
 def _void(home: Home, verdict: Verdict, why: str) -> Verdict:

@@ -10,6 +10,7 @@ from daybreak.contract.formats import count, duration, operations, percent, quan
 from daybreak.contract.record_parts import Remedy
 from daybreak.contract.record_types import Profile
 from daybreak.machines import contention
+from daybreak.machines.this_machine import KEPT_DISTURBED
 from daybreak.profiling.remedies import IN_RAM, NOT_TRIED
 
 BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
@@ -198,7 +199,8 @@ def _disturbed(share: float) -> Iterator[str]:
     if share > contention.MOST:
         yield (
             f"Other processes used the cores meanwhile: {percent(share)} of the time was spent waiting for "
-            f"them, so that the times are too long; the next night measures again."
+            f"them, so that the times are too long; they are measured again after "
+            f"{duration(KEPT_DISTURBED.total_seconds())}."
         )
 
 

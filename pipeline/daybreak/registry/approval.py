@@ -83,6 +83,13 @@ def reason(verdict: Verdict, approval: Approval | None, *, over: bool = False) -
     return f"{verdict.reason}; version {verdict.challenger} {words(verdict, approval, over=over)}"
 
 
+def ending(verdict: Verdict, approval: Approval | None) -> str:
+    """Returns how a night ended, in a word, and why: a person may have approved what was not proven."""
+    answer = answer_to(verdict, approval)
+    approved = verdict.action != "promote" and answer is not None and answer.approved
+    return f"{'promote' if approved else verdict.action}: {reason(verdict, approval, over=True)}"
+
+
 def stopped(stop: Stop) -> str:
     """Returns the end of a sentence: who stopped the night, when and why."""
     return f"stopped by {stop.by} at {stop.stopped_at:%Y-%m-%d %H:%M} UTC: {stop.reason or 'no reason given'}"

@@ -403,16 +403,16 @@ night:
   budget_usd: 50
 
 ingest:
-  late_days: {after + 7}                              # earlier days looked at again, for labels too
-  history_days: {history}                          # that the first night brings in
+  late_days: {after + 7:<32}# earlier days looked at again, for labels too
+  history_days: {history:<29}# that the first night brings in
 
 validate:
   suite: data/expectations.yaml
   max_quarantined: {MAX_QUARANTINED:.2f}                      # share of tonight's rows; more stops the night
 
 prepare:
-  test_days: {test_days}                               # newest days with labels, held out to judge by
-  window_days: {window_days}                           # up to the night's, with or without rows
+  test_days: {test_days:<32}# newest days with labels, held out to judge by
+  window_days: {window_days:<30}# up to the night's, with or without rows
 
 profile:
   batch_sizes: [{batch_sizes}]
