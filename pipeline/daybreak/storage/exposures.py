@@ -1,4 +1,4 @@
-"""Records what users were answered, and what came of it: exposures, predictions and outcomes.
+"""Records exposures, which are answers to users, with their predictions and outcomes.
 
     exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
     predictions predictions for rows, to be scored by labels
@@ -92,7 +92,7 @@ class ShadowedExposure:
 
 
 def attributes_of(given: Any) -> tuple[tuple[str, str], ...]:
-    """Returns what a client says of a user, as texts by name; ValueError where it is not of that form."""
+    """Returns the attributes of a user as texts by name; raises ValueError for those of another form."""
     if given is None:
         return ()
     if not isinstance(given, Mapping) or len(given) > MAX_ATTRIBUTES:

@@ -116,7 +116,7 @@ def judge(
 
 @dataclass(frozen=True, kw_only=True)
 class _LiveTest:
-    """A live test that may begin: its versions, its log and its design."""
+    """A live test that may begin, by versions, log and design."""
 
     home: Home
     night: Night
