@@ -79,6 +79,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield from _serving(loaded)
     yield from _lifecycle(home.folder, loaded)
     yield from _users(home, loaded)
+    yield from _extensions(home, loaded)
     yield _suite(home.folder / loaded.validate_.suite, loaded)
     yield _registry(home)
 
@@ -275,6 +276,14 @@ def _users(home: Home, loaded: Params) -> Iterator[Finding]:
     with contextlib.suppress(PipelineError):  # already reported
         if judge := live_judge.judge_of(loaded.gate.scores):
             for what, ok, text in judge.preflight(home, loaded):
+                yield Finding(what=what, ok=ok, text=text)
+
+
+def _extensions(home: Home, loaded: Params) -> Iterator[Finding]:
+    """Yields what extensions find in params.yaml."""
+    for checks in hooks.functions("checks"):
+        with contextlib.suppress(PipelineError):  # of a plug, already reported
+            for what, ok, text in checks(home, loaded):
                 yield Finding(what=what, ok=ok, text=text)
 
 

@@ -48,6 +48,7 @@ class Extension:
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
     board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
+    checks: str = ""  # function of the home and params; yields what `check` finds (extensions/router/)
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
     sections: str = ""  # models of its keys of params.yaml, each as `section=path` (contract/params.py)
     keys: str = (
@@ -90,10 +91,11 @@ EXTENSIONS = {
     "router": Extension(
         commands="commands",
         target="routers:Routers",
+        checks="row_sample:checks",
         sections="serving=settings:RouterParams",
         keys="serving.host serving.port serving.timeout_s serving.max_top serving.max_body_bytes "
         "serving.max_requests_per_s serving.max_connections_per_address serving.headers_timeout_s "
-        "serving.trusted_proxies serving.keep_users serving.keep_days",
+        "serving.trusted_proxies serving.keep_users serving.keep_days serving.keep_rows",
     ),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),

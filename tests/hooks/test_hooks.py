@@ -222,6 +222,13 @@ def test_users_are_asked_by_the_judge_of_an_extension(hooked: Hooked, tmp_path: 
     assert judge_of("replay") is None
 
 
+def test_check_says_what_an_extension_finds(hooked: Hooked, tmp_path: Path) -> None:
+    hooked(checks="releases:checks")
+    loaded = params.loads(f"{PARAMS}register: {{name: m}}\n", source="params.yaml")
+    [finding] = check._extensions(Home(tmp_path), loaded)
+    assert (finding.what, finding.ok, finding.text) == ("register.name", False, "m is too short")
+
+
 def test_a_release_is_shown_by_the_target_of_an_extension_once_there_is_a_log(
     hooked: Hooked, repository: Path
 ) -> None:

@@ -78,12 +78,13 @@ class LoadedVersion:
         self._model = load_model(self._workload, folder / carried_code.MODEL)
 
     def about(self) -> dict[str, Any]:
-        """Returns what the version does; of rows also their unit, and the predictions that metrics are of."""
+        """Returns what the version does; of rows also unit and zone, and the predictions that are judged."""
         kind = "rows" if self._rows else "users" if self._served is not None else "samples"
         known: dict[str, Any] = {"answers": kind, "workload": type(self._workload).__qualname__}
         if self._rows:
             judged = sorted({metric.prediction for metric in declared(self._workload)})
-            known |= {"unit": self._workload.table.unit, "judged": judged}
+            table = self._workload.table
+            known |= {"unit": table.unit, "zone": table.zone, "judged": judged}
         return known
 
     def recommend(self, users: Sequence[str], top: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
     predictions predictions for rows, to be scored by labels
     attributes  what the client said of the user with the request, such as the device
+    kept_rows   the rows themselves, of a sample of the requests (daybreak/storage/kept_rows.py)
     shadows     what a challenger answered to the same request, which nobody was shown
     outcomes    items that the user then took, or labels of the rows; the first of an exposure stays
 
@@ -20,10 +21,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from daybreak.storage.kept_rows import KeptRows, KeptRowsLog
 from daybreak.storage.log_clock import LogClock
 from daybreak.storage.traffic_database import (
     ATTRIBUTES,
     EXPOSURES,
+    KEPT_ROWS,
     OUTCOMES,
     PREDICTIONS,
     SHADOWS,
@@ -53,6 +56,7 @@ class Exposure:
     fallback: bool = False  # the popular items were shown, not the model's
     predicted: str | None = None  # of rows, JSON: a list by the name of the prediction
     attributes: tuple[tuple[str, str], ...] = ()  # of the user, as the client sent them, by name
+    kept: KeptRows | None = None  # the rows themselves, where the request is in the sample; not read again
     taken: tuple[str, ...] | None = None  # by the user, or labels as JSON; None if not reported (yet)
     taken_at: float | None = None  # when that was reported
 
@@ -121,7 +125,7 @@ class ExposureLog:
 
     def __init__(self, database: TrafficDatabase, clock: LogClock) -> None:
         self._database, self._clock = database, clock
-        self._one_row = database.text_of(database.insert(EXPOSURES))
+        self._one_row, self._kept_rows = database.text_of(database.insert(EXPOSURES)), KeptRowsLog(database)
 
     def add(self, exposure: Exposure) -> None:
         """Records an exposure."""
@@ -217,7 +221,7 @@ class ExposureLog:
         """Removes exposures from before a time, with their outcomes; returns the number of exposures."""
         old = sa.select(EXPOSURES.c.id).where(EXPOSURES.c.time < before)
         with self._database.writing() as connection:
-            for table in (OUTCOMES, PREDICTIONS, ATTRIBUTES, SHADOWS):
+            for table in _BESIDE:
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(old)))
             return connection.execute(sa.delete(EXPOSURES).where(EXPOSURES.c.time < before)).rowcount
 
@@ -228,17 +232,10 @@ class ExposureLog:
         if dry_run:
             with self._database.reading() as connection:
                 return connection.execute(sa.select(sa.func.count()).where(theirs)).scalar_one()
-        with self._database.writing() as connection:
-            if self._database.is_sqlite:
-                # Else the rows would stay in the file until something is written over them.
-                connection.exec_driver_sql("PRAGMA secure_delete = ON")
-            for table in (OUTCOMES, PREDICTIONS, ATTRIBUTES, SHADOWS):
+        with self._database.erasing() as connection:
+            for table in _BESIDE:
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(ids)))
-            num = connection.execute(sa.delete(EXPOSURES).where(theirs)).rowcount
-        if self._database.is_sqlite:
-            with self._database.reading() as connection:
-                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        return num
+            return connection.execute(sa.delete(EXPOSURES).where(theirs)).rowcount
 
     def _insert_exposures(self, connection: sa.Connection, exposures: Sequence[Exposure]) -> None:
         predicted = [
@@ -253,6 +250,8 @@ class ExposureLog:
         ]
         if said:
             connection.execute(self._database.insert(ATTRIBUTES), said)
+        if kept := {one.id: one.kept for one in exposures if one.kept}:
+            self._kept_rows.insert(connection, kept)
         rows = [(*row[:_ITEMS], _text(row[_ITEMS]), *row[_ITEMS + 1 :]) for row in map(_row, exposures)]
         if not self._database.is_sqlite:
             connection.execute(
@@ -267,6 +266,7 @@ class ExposureLog:
             connection.exec_driver_sql(statement, tuple(itertools.chain.from_iterable(some)))
 
 
+_BESIDE = (OUTCOMES, PREDICTIONS, ATTRIBUTES, SHADOWS, KEPT_ROWS)  # by the id of their exposure
 _COLUMNS = tuple(column.name for column in EXPOSURES.columns)
 _row = operator.attrgetter(*_COLUMNS)
 _ITEMS = _COLUMNS.index("items")

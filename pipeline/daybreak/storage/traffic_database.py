@@ -54,6 +54,17 @@ ATTRIBUTES = sa.Table(
     sa.Column("exposure", sa.String(32), primary_key=True),
     sa.Column("attributes", sa.Text, nullable=False),  # JSON, by name
 )
+KEPT_ROWS = sa.Table(
+    "kept_rows",
+    METADATA,
+    sa.Column("exposure", sa.String(32), primary_key=True),
+    sa.Column("day", sa.String(10), nullable=False),
+    sa.Column("place", sa.Double, nullable=False),  # random, in [0, 1)
+    sa.Column("num_rows", sa.Integer, nullable=False),
+    sa.Column("rows", sa.Text, nullable=False),  # JSON, as the client sent them
+    sa.Column("predictions", sa.Text, nullable=False),  # JSON
+    sa.Index("kept_rows_by_day", "day", "place", "num_rows"),
+)
 SHADOWS = sa.Table(
     "shadows",
     METADATA,
@@ -158,6 +169,18 @@ class TrafficDatabase:
             if self.is_sqlite:  # the lock at once: a reader cannot become a writer if another one wrote
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
+
+    @contextlib.contextmanager
+    def erasing(self) -> Iterator[sa.Connection]:
+        """Opens a transaction whose deleted rows are nowhere in the file once it is over."""
+        with self.writing() as connection:
+            if self.is_sqlite:
+                # Else the rows would stay in the file until something is written over them.
+                connection.exec_driver_sql("PRAGMA secure_delete = ON")
+            yield connection
+        if self.is_sqlite:
+            with self.reading() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:

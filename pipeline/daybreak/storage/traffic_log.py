@@ -5,6 +5,7 @@ mode by default, or PostgreSQL by `serving.log`. What is committed here is on th
 
     log = open_log(url)
     log.exposures   what users were answered, and what came of it (exposures.py)
+    log.kept_rows   the rows of a sample of these requests (kept_rows.py)
     log.traffic     which versions are to serve (traffic_row.py)
     log.servers     which routers and endpoints serve them (live_servers.py)
     log.now()       the time that all of these go by (log_clock.py)
@@ -24,6 +25,7 @@ from daybreak.contract.sections import ServingParams
 from daybreak.storage.bucket import options
 from daybreak.storage.checkout import membership
 from daybreak.storage.exposures import ExposureLog
+from daybreak.storage.kept_rows import KeptRowsLog
 from daybreak.storage.live_servers import LiveServers
 from daybreak.storage.log_clock import LogClock
 from daybreak.storage.traffic_database import METADATA, MOVES, TRAFFIC, TrafficDatabase
@@ -46,6 +48,7 @@ class Log:
         self._clock = LogClock(self._database, clock_here or Clock())
         self.url = self._database.url
         self.exposures = ExposureLog(self._database, self._clock)
+        self.kept_rows = KeptRowsLog(self._database)
         self.traffic = TrafficRow(self._database, self._clock)
         self.servers = LiveServers(self._database, self._clock)
         self._secret = bytes.fromhex(self._begin())

@@ -33,6 +33,7 @@ from daybreak.report import page
 from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, ledger_notes
 from daybreak.storage.exposures import Exposure
 from daybreak.storage.home import Home
+from daybreak.storage.kept_rows import KeptRows
 from daybreak.storage.traffic_log import existing_log, open_log
 from tests.conftest import make_repository
 from tests.extensions.erasure import homes
@@ -211,7 +212,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     for number, name in enumerate((unit, other)):
         log.exposures.add(
             Exposure(
-                id=str(number),
+                id=f"{number:032x}",
                 time=1,
                 experiment="",
                 unit=log.unit_of(name),
@@ -223,6 +224,11 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
                 attributes=(("device", "phone"),),
                 latency_s=0,
                 predicted='{"prediction": [0.5]}',
+                kept=KeptRows(
+                    day="1970-01-01",
+                    rows=[{"account": name, "amount": 1.5}],
+                    predictions='[{"prediction": 0.5}]',
+                ),
             )
         )
     log.close()
@@ -235,6 +241,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert homes.standing(fraud) == standing
     lines = " ".join(erased(unit))
     assert "versions 1 in MLflow" in lines and "1 exposures" in lines and "predictions in" in lines
+    assert "1 rows that the log of serving keeps" in lines
     assert homes.places_of(unit, fraud) == []
     assert remote and not homes.files_with(unit, fraud.parent / "remote")
     assert checkout.git("rev-parse", f"{branch.BRANCH}^1") == tip  # no night is rewritten
@@ -244,7 +251,9 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     left = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
     assert left.equals(kept.filter(pc.not_equal(kept["account"], unit)))  # type: ignore[attr-defined]
     serving = existing_log(params.load(Path()).serving, fraud)
-    assert serving and [one.id for one in serving.exposures.of(None)] == ["1"]
+    assert serving and [one.id for one in serving.exposures.of(None)] == [f"{1:032x}"]
+    (left_row,) = serving.kept_rows.of(1, "1970-01-01")
+    assert left_row.rows == [{"account": other, "amount": 1.5}]
     serving.close()
     assert faults() == []
     assert ("erased", str(ledger_notes.read(Home.here())[0])) in provenance.why(Home.here(), 1)

@@ -268,10 +268,12 @@ def _serving(home: Path, column: str, unit: str, loaded: Params, *, dry_run: boo
         path.unlink(missing_ok=True)
     if serving := existing_log(loaded.serving, home):
         try:
+            num_rows = serving.kept_rows.erase(column, unit, dry_run=dry_run)
             num = sum(
                 serving.exposures.erase(serving.unit_of(one), dry_run=dry_run) for one in spellings(unit)
             )
             yield f"{num:,} exposures in the log of serving"
+            yield f"{num_rows:,} rows that the log of serving keeps"
         finally:
             serving.close()
     written = {line["to"]: None for line in jsonl.whole(home / day_predictions.WRITTEN)}

@@ -109,6 +109,7 @@ class Predictor:
         self.version, self.process = version, process
         self._judged = frozenset(texts(process.about.get("judged")))
         self.unit = str(process.about.get("unit"))  # column of the table; "": each request is a unit
+        self.zone = str(process.about.get("zone"))  # in which a day begins
 
     def of(self, rows: Sequence[Any]) -> tuple[str, str | None]:
         """Returns the predictions for the rows as JSON, and the part of them to log.

@@ -24,10 +24,11 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
+from zoneinfo import ZoneInfo
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel
@@ -65,6 +66,7 @@ from daybreak.serving.version_process import answer_s
 from daybreak.statistics.assignment import CHALLENGER, propensity
 from daybreak.storage.exposures import Exposure, Outcome, attributes_of
 from daybreak.storage.home import Home
+from daybreak.storage.kept_rows import KeptRows, place_of
 from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import Log
 
@@ -268,7 +270,9 @@ class Router:
         except NoAnswer as failed:  # the version's fault, not the router's
             log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
             error = str(failed)
-        shown = self._expose(drawn, items=(), began=began, error=error, predicted=kept)
+        shown = self._expose(
+            drawn, items=(), began=began, error=error, predicted=kept, rows=rows, answered=text
+        )
         self._shadow.predict(drawn.now, shown, rows, text)
         if error:
             raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
@@ -283,16 +287,23 @@ class Router:
         error: str,
         fallback: bool = False,
         predicted: str | None = None,
+        rows: Sequence[Mapping[str, Any]] = (),
+        answered: str = "",
     ) -> Exposure:
         """Logs and counts an answer, and returns it."""
         latency_s, now = time.perf_counter() - began, drawn.now
+        exposure_id, at, answers = self._ids.make(drawn.user), self._now(), drawn.answers
+        kept = None
+        if answered and isinstance(answers, Predictor) and place_of(exposure_id) < self._params.keep_rows:
+            day = datetime.fromtimestamp(at, ZoneInfo(answers.zone)).date()
+            kept = KeptRows(day=str(day), rows=rows, predictions=answered)
         exposure = Exposure(
-            id=self._ids.make(drawn.user),
-            time=self._now(),
+            id=exposure_id,
+            time=at,
             experiment=now.experiment,
             unit=drawn.unit,
             arm=drawn.arm,
-            version=drawn.answers.version,
+            version=answers.version,
             share=now.share,
             propensity=propensity(drawn.arm, now.share),
             items=items,
@@ -301,6 +312,7 @@ class Router:
             fallback=fallback,
             predicted=predicted,
             attributes=drawn.attributes,
+            kept=kept,
         )
         self._writer.expose(exposure)
         if why := self._kill_switch.why_stop(exposure):

@@ -34,6 +34,9 @@ class RouterParams(Section):
     """Users whose answers are kept in memory, for each version. Lower it to save memory."""
     keep_days: float = Field(90, gt=0)
     """Days that exposures and outcomes are kept."""
+    keep_rows: float = Field(0, ge=0, le=1)
+    """Share of requests for predictions whose rows the log keeps with their exposures, for `watch` to compare
+    with the training days; at most 10,000 rows a day. 0: none, since rows may be personal."""
 
     @field_validator("trusted_proxies")
     @classmethod

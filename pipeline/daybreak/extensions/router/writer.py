@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
+from dataclasses import replace
 
 from daybreak.contract.errors import JobError
 from daybreak.storage.exposures import Exposure, ExposureLog, Outcome, Shadow
@@ -41,6 +42,8 @@ class Writer:
     def expose(self, exposure: Exposure) -> None:
         """Queues an exposure to be written soon."""
         self.num_lost += len(self._exposures) == MAX_WAITING
+        if self.fault and exposure.kept:  # what waits for the database is to stay small
+            exposure = replace(exposure, kept=None)
         self._exposures.append(exposure)
         if not self._some.is_set():
             self._some.set()

@@ -37,6 +37,11 @@ class Sign(Target):
         """Shows nothing."""
 
 
+def checks(home: Home, params: Params) -> Iterator[tuple[str, bool, str]]:
+    """Yields that a name of a model is too short."""
+    yield "register.name", False, f"{params.register_.name} is too short"
+
+
 def note(home: Home, commit: str) -> None:
     """Adds a line with the commit to a file of the home."""
     with (home.var / NOTES).open("a") as file:
