@@ -64,7 +64,7 @@ class CommandSensor(BaseSensorOperator):
         self.env = env
         self.retry_failures = retry_failures
         mode = "poke" if IN_PODS else "reschedule"
-        super().__init__(mode=mode, poke_interval=SETTLED.total_seconds(), **arguments)
+        super().__init__(mode=mode, **{"poke_interval": SETTLED.total_seconds(), **arguments})
 
     def execute(self, context: Any) -> Any:
         """Calls the command until it is done, or, where no pod is kept, once.

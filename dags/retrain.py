@@ -27,6 +27,7 @@ import schedule
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import (
     DAG,
+    Asset,
     BaseOperatorLink,
     CronTriggerTimetable,
     DeadlineAlert,
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 # Far beyond any night: its own deadlines end it, train_until and decide_until, which have no upper limit.
 NO_TIMEOUT_S = timedelta(days=365).total_seconds()
+
+LOOKED_EVERY_S = 60.0  # for a day that is late
 
 # Airflow's alert counts from when a night was due, the night's own deadline from its opening.
 OPENED_WITHIN = timedelta(minutes=10)
@@ -105,8 +108,9 @@ FORM = {
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 TYPED = {
-    "DAY": "{{ params.day or '' }}",
-    "DUE": "{{ '' if dag_run.run_type == 'manual' else ts }}",
+    "DAY": "{{ params.day or (triggering_asset_events | day_of) }}",
+    "DUE": "{{ '' if dag_run.run_type == 'manual' else dag_run.run_after.isoformat() if"
+    " dag_run.run_type == 'asset_triggered' else ts }}",
     "BEGAN": "{{ dag_run.start_date.isoformat() if dag_run.start_date else '' }}",
     "SCHEDULED": "{{ ts if dag_run.run_type == 'scheduled' and ti.try_number == 1 else '' }}",
     "TRAIN_HOURS": "{{ params.train_hours or '' }}",
@@ -115,7 +119,7 @@ TYPED = {
     "SPOT": "{{ {'allowed': 'true', 'not allowed': 'false'}.get(params.spot, '') }}",
     "ACCEPTED_DAYS": "{{ '[' ~ params.accepted_day ~ ']' if params.accepted_day else '' }}",
     "TRIGGER": "{{ 'manual: ' ~ (params.reason or 'no reason given') if dag_run.run_type == 'manual'"
-    " else 'schedule' }}",
+    " else 'assets' if dag_run.run_type == 'asset_triggered' else 'schedule' }}",
 }
 ASSIGN = {
     "TRAIN_HOURS": "night.train_hours",
@@ -187,9 +191,22 @@ def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
     return CommandSensor(task_id=name, bash_command=call, retries=100, timeout=NO_TIMEOUT_S, **given)
 
 
+def _alert(hours: float) -> DeadlineAlert:
+    """Returns the alert of a night that is not decided so many hours after it was due."""
+    return DeadlineAlert(
+        # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
+        reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
+        interval=timedelta(hours=hours) + OPENED_WITHIN,
+        # Airflow's KubernetesExecutor cannot run it, and a scheduler that asks it to would end.
+        callback=SyncCallback(
+            "notify.late", kwargs={"hours": hours}, executor="LocalExecutor" if IN_PODS else None
+        ),
+    )
+
+
 def nights_of(home: Home) -> DAG:
     """Returns the DAG of the nights of a home."""
-    cron, zone, hours = schedule.of_nights(home.folder)
+    due = schedule.of_nights(home.folder)
     folder = f"{shlex.quote(str(home.folder))}{IN_NIGHT}"
     opened = f'[ -d {folder} ] || {{ echo "no night was opened"; exit 99; }}; '
     with DAG(
@@ -197,21 +214,18 @@ def nights_of(home: Home) -> DAG:
         description="Retrain tonight, judge, and promote only on proof",
         doc_md=__doc__,
         # False would begin, in Airflow 3.3, with a night of up to 2.4 hours ago: beside one started by hand.
-        schedule=CronTriggerTimetable(cron, timezone=zone, run_immediately=timedelta(0)),
+        schedule=[Asset(uri) for uri in due.assets]
+        or CronTriggerTimetable(due.cron, timezone=due.time_zone, run_immediately=timedelta(0)),
         catchup=False,
         max_active_runs=1,
         params=FORM,
-        user_defined_filters={"night": notify.night_of, "question": partial(review.question, home=home)},
+        user_defined_filters={
+            "night": notify.night_of,
+            "day_of": schedule.day_of,
+            "question": partial(review.question, home=home),
+        },
         default_args=notify.DEFAULT_ARGS,
-        deadline=DeadlineAlert(
-            # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
-            reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
-            interval=timedelta(hours=hours) + OPENED_WITHIN,
-            # Airflow's KubernetesExecutor cannot run it, and a scheduler that asks it to would end.
-            callback=SyncCallback(
-                "notify.late", kwargs={"hours": hours}, executor="LocalExecutor" if IN_PODS else None
-            ),
-        ),
+        deadline=_alert(due.decide_hours) if not due.assets else None,  # their runs have no logical date
         tags=home.tags,
     ) as dag:
         close = Command(
@@ -238,7 +252,13 @@ def nights_of(home: Home) -> DAG:
                 retry_failures=True,
                 timeout=NO_TIMEOUT_S,
             ),
-            stage(home, "ingest"),
+            CommandSensor(  # until the day is there
+                task_id="ingest",
+                bash_command=notify.command(home, "ingest", IN_NIGHT),
+                retry_failures=True,
+                timeout=NO_TIMEOUT_S,
+                poke_interval=LOOKED_EVERY_S,
+            ),
             stage(home, "validate"),
             stage(home, "prepare"),
             stage(home, "profile"),

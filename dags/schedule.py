@@ -1,6 +1,10 @@
 """Reads from params.yaml when a night starts; Airflow reads it again whenever it reads the DAG."""
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import yaml  # Airflow brings it, and croniter
@@ -9,8 +13,18 @@ from croniter import croniter
 SCHEDULE, TIME_ZONE, DECIDE_HOURS = "0 3 * * *", "UTC", 24.0  # where params.yaml leaves them out
 
 
-def of_nights(home: Path) -> tuple[str, str, float]:
-    """Returns the cron expression of the nights, its time zone, and after how many hours they are decided.
+@dataclass(frozen=True)
+class Schedule:
+    """When the nights of a home start, and by when each is decided."""
+
+    cron: str
+    time_zone: str
+    assets: tuple[str, ...]  # URIs: a night starts once each was updated, and not by `cron`
+    decide_hours: float
+
+
+def of_nights(home: Path) -> Schedule:
+    """Returns when the nights of a home start.
 
     Raises ValueError where params.yaml cannot be read, or says something else.
     """
@@ -20,9 +34,20 @@ def of_nights(home: Path) -> tuple[str, str, float]:
         night = (values or {}).get("night") or {}
         cron, zone = night.get("schedule", SCHEDULE), night.get("time_zone", TIME_ZONE)
         hours = float(night.get("decide_hours", DECIDE_HOURS))
+        assets = tuple(night.get("assets") or ())
         if not croniter.is_valid(cron):
             raise ValueError(f"night.schedule is {cron!r}, not a cron expression")
         ZoneInfo(zone)
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not say when nights run: {error}") from None
-    return cron, zone, hours
+    return Schedule(cron, zone, assets, hours)
+
+
+def day_of(events: Mapping[Any, Collection[Any]]) -> str:
+    """Returns the day of the newest update of each asset, `extra: {"day": "2025-01-31"}`; "" where none says.
+
+    Of several days it is the oldest, which all assets have. Raises ValueError for what is no day.
+    """
+    newest = (max(of_asset, key=lambda event: event.timestamp) for of_asset in events.values() if of_asset)
+    days = [date.fromisoformat(event.extra["day"]) for event in newest if "day" in (event.extra or {})]
+    return str(min(days, default=""))

@@ -283,31 +283,49 @@ def _rest_of_night(home: Home, until: str) -> dict[str, int]:
     return failed
 
 
-def nights(home: Home, *, first: date, last: date, set: list[str] | None = None) -> int:
-    """Run the nights of all days that have data, in a row.
+def nights(
+    home: Home,
+    *,
+    first: date | None = None,
+    last: date | None = None,
+    missing: bool = False,
+    set: list[str] | None = None,
+) -> int:
+    """Run the nights of all days that have data, in a row, oldest first.
 
     Args:
         home: whose nights these are
-        first: first day
-        last: last day
+        first: first day; that of the first night if left out
+        last: last day; the source's newest if left out
+        missing: only days that no night brought in
         set: override a key of params.yaml for these nights
     """
-    if first > last:
+    if first and last and first > last:
         raise ParamsError(f"--first {first} is after --last {last}; exchange them")
+    if not missing and not (first and last):
+        raise ParamsError("name the days by --first and --last, or --missing")
     source = params.override(home.folder, set or []).source.make()
-    days = [day for day in source.days() if first <= day <= last]
+    had = _days_brought_in(home) if missing else frozenset()
+    begin, end = first or min(had, default=date.min), last or date.max
+    days = [day for day in source.days() if begin <= day <= end and day not in had]
     if not days:
-        raise NothingToDo(f"the source has no day from {first} to {last}")
+        kind = "no missing day" if missing else f"no day from {first} to {last}"
+        raise NothingToDo(f"the source has {kind}")
     assignments = [word for assignment in set or [] for word in ("--set", assignment)]
     failures = []
     for number, day in enumerate(days, 1):
         log.info("night %d of %d: %s", number, len(days), day)
-        words = ["night", "--day", str(day), "--trigger", f"nights {first} to {last}", *assignments]
+        words = ["night", "--day", str(day), "--trigger", f"nights {days[0]} to {days[-1]}", *assignments]
         if _exit_status(home, [sys.executable, "-P", "-m", "daybreak", *words]):
             failures.append(str(day))
     if failures:
         raise JobError(f"{len(failures)} of {len(days)} nights failed: {', '.join(failures)}; see above")
     return 0
+
+
+def _days_brought_in(home: Home) -> frozenset[date]:
+    """Returns the days of all nights that brought theirs in."""
+    return frozenset(entry.batch.day for entry in ledger.history(home) if entry.batch and not entry.rollback)
 
 
 def _exit_status(home: Home, command: list[str]) -> int:

@@ -54,8 +54,9 @@ STAGES = {
     ),
     "ingest": Stage(
         path="daybreak.data.ingest:ingest",
-        help="bring in the day, and late days",
+        help="wait for the day, bring it in, and late days",
         dvc="frozen",
+        waits=True,
         writes=("data/raw",),
         persists=("data/raw",),
         libraries=(

@@ -281,3 +281,49 @@ def test_each_process_that_is_killed_during_a_night_comes_back_and_the_night_end
     for port in ("MLFLOW_PORT", "SERVING_PORT", "PAGES_PORT"):
         url = f"http://127.0.0.1:{psutil.Process(standalone.process('scheduler')).environ()[port]}/health"
         standalone.until(lambda url=url: answers(url))
+
+
+def test_a_night_starts_once_its_assets_were_updated_and_has_the_day_of_the_update(standalone: Any) -> None:
+    """By assets rather than by the clock: the DAG file is read again, as after an edit of params.yaml."""
+    path = standalone.home / "params.yaml"
+    before, uris = path.read_text(), ["s3://shop/sales", "s3://shop/returns"]
+    (standalone.home / "endings.json").write_text("{}")
+    assert "\nnight:\n" in before
+    path.write_text(before.replace("\nnight:\n", f"\nnight:\n  assets: {uris}\n"))
+
+    def asset(uri: str) -> int | None:
+        found = standalone.ask("GET", f"/api/v2/assets?uri_pattern={uri}&dag_ids=retrain")[1]["assets"]
+        return found[0]["id"] if found else None
+
+    try:
+        for uri, day in zip(uris, ("2011-09-01", "2011-09-02"), strict=True):
+            number = standalone.until(lambda uri=uri: asset(uri))
+            update = {"asset_id": number, "extra": {"day": day}}
+            assert standalone.ask("POST", "/api/v2/assets/events", update)[0] == 200
+        listed = f"{RUNS}?run_type=asset_triggered"
+        (run,) = standalone.until(lambda: standalone.ask("GET", listed)[1]["dag_runs"])
+        assert standalone.run_to_the_end(run["dag_run_id"]) == "success"
+    finally:
+        path.write_text(before)
+    (opened,) = [call for call in calls(standalone) if call[0] == "open" and "assets" in call]
+    assert opened[1:5] == ["--night", folder_of(run["dag_run_id"]), "--day", "2011-09-01"]
+
+
+def test_missed_nights_are_made_up_for_by_airflows_backfill_oldest_first(standalone: Any) -> None:
+    (standalone.home / "endings.json").write_text(json.dumps({"ingest": [99]}))  # the rest adds nothing here
+    before = len(calls(standalone))
+    span = {"from_date": "2025-03-07T00:00:00Z", "to_date": "2025-03-09T00:00:00Z"}
+    asked = {"dag_id": "retrain", "max_active_runs": 1, "reprocess_behavior": "none", **span}
+    status, answer = standalone.ask("POST", "/api/v2/backfills", asked)
+    assert status == 200, answer
+
+    def ended() -> bool:
+        runs = standalone.ask("GET", f"{RUNS}?run_type=backfill")[1]["dag_runs"]
+        return len(runs) == 2 and all(run["state"] == "success" for run in runs)
+
+    standalone.until(ended)
+    opened = [call for call in calls(standalone)[before:] if call[0] == "open"]
+    assert [call[call.index("--due") + 1] for call in opened] == [
+        "2025-03-07T03:00:00+00:00",
+        "2025-03-08T03:00:00+00:00",
+    ]

@@ -30,8 +30,8 @@ DESCRIBE = """
         ended = []
         for text in ("", "night: {schedule: '30 2 * * *', time_zone: America/New_York}"):
             (home / "params.yaml").write_text(text)
-            cron, zone, _ = schedule.of_nights(home)
-            timetable = CronTriggerTimetable(cron, timezone=zone)
+            due = schedule.of_nights(home)
+            timetable = CronTriggerTimetable(due.cron, timezone=due.time_zone)
             first = pendulum.datetime(2025, 3, 7, tz="UTC")
             restriction = TimeRestriction(earliest=first, latest=None, catchup=True)
             runs, last = [], None

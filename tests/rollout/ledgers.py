@@ -46,17 +46,17 @@ def promotion(number: int) -> Move:
 def close(number: int, *, after: str, release: Release | None = None, **of_night: Any) -> str:
     """Commits night `number`, which follows that commit of the ledger, and returns its commit."""
     started = FIRST + timedelta(days=number)
+    fields: dict[str, Any] = {"train_until": started + timedelta(hours=1), **of_night}
     night = Night(
         id=release_of(number).night,
         day=started.date(),
         started_at=started,
-        train_until=started + timedelta(hours=1),
         decide_until=started + timedelta(hours=2),
         budget_usd=3,
         trigger="schedule",
         code_commit=checkout.git("rev-parse", "HEAD"),
         previous=after,
-        **of_night,
+        **fields,
     )
     records.write(night, records.RUN)
     Path("dvc.lock").write_text(f"data of night {number}\n")

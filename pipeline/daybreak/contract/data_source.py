@@ -13,7 +13,8 @@ class Source(Protocol):
     digest of its rows that were used: the night's record keeps it. Where `omits_nulls` is true, a nullable
     column that is missing on a day is null in all of its rows, as a key that no object of JSON has. Where
     `cuts` is true, days are cut by time, so that a day between others that is not among `days` has no rows.
-    `left_out()` may say by reasons which files are not read.
+    `left_out()` may say by reasons which files are not read. `version(day)` may return a text that changes
+    whenever the rows of a day do, which `ingest.settle_minutes` needs.
     """
 
     def days(self) -> Iterable[date]:

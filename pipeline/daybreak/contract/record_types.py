@@ -77,6 +77,7 @@ class Batch(Record):
     late_days: tuple[date, ...]  # earlier days that came in, or changed, tonight
     # Digest of the rows of each other table that these days were joined with (daybreak/data/as_of.py).
     joined: dict[str, str] = field(default_factory=dict)
+    waited_hours: float = 0.0  # from the opening until the day was there; 0: it was there at once
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,6 +136,10 @@ class NightParams(Section):
     schedule: str = Field("0 3 * * *", pattern=CRON)
     """When Airflow starts a night, as cron reads it, in `time_zone`. The night trains on the newest day
     that is over then where the data comes from."""
+    assets: tuple[str, ...] = ()
+    """URIs of Airflow's assets: once each of them was updated, Airflow starts a night, and none by
+    `schedule`. The night's day is that of the update, `extra: {"day": "2025-01-31"}`, else the newest that is
+    over then."""
     time_zone: str = "UTC"
     """Time zone of `schedule`, such as `America/New_York`. A day of the data ends where the `zone` of the
     workload's table says."""
@@ -185,6 +189,23 @@ class IngestParams(Section):
     """Days before the night's day that the first night brings in."""
     late_days: int = Field(7, ge=0, le=A_CENTURY)
     """Earlier days that each night looks at again for late or restated rows."""
+    wait_hours: float = Field(0, ge=0)
+    """Hours from the opening of the night that its day may be late. The night waits no longer than training
+    can still be done in time, by the night before. 0: a day that is not there is left to the next night."""
+    settle_minutes: float = Field(0, ge=0)
+    """Minutes for which the day's files, or its number of rows in a database, must not have changed: a day
+    that is still being written is not there yet. 0: it is there at once."""
+    newer_day: bool = False
+    """A day is not there before a newer day has data, as of a stream that never says when a day is whole."""
+
+    @model_validator(mode="after")
+    def _settles_while_waiting(self) -> Self:
+        if self.settle_minutes and self.wait_hours * 60 <= self.settle_minutes:
+            raise ValueError(
+                f"settle_minutes {self.settle_minutes:g} are looked at while a night waits, at most "
+                f"wait_hours {self.wait_hours:g}; raise wait_hours"
+            )
+        return self
 
 
 class ValidateParams(Section):

@@ -13,7 +13,7 @@ The join is made when a day comes in: all that follows sees a table of a few col
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from math import ceil
 from pathlib import Path
@@ -138,6 +138,12 @@ class AsOf:
     def cuts(self) -> bool:
         """Whether the rows are cut into days by time."""
         return bool(getattr(self._source, "cuts", False))
+
+    @property
+    def version(self) -> Callable[[date], str] | None:
+        """Returns what tells versions of a day of the source; None where it has none."""
+        found: Callable[[date], str] | None = getattr(self._source, "version", None)
+        return found
 
     def left_out(self) -> dict[str, list[str]]:
         """Returns the files of the rows that are not read, by the reason why."""

@@ -36,13 +36,17 @@ class Database:
         table: its name, or `schema.name`.
         cut_by: its column whose day a row belongs to.
         zone: in which a day begins, for times that have a zone; that of the table.
+        watermark: query of the moment, or the day, up to which all rows are in, as `SELECT max(loaded_until)
+            FROM loads`: no later day is offered. A moment without a zone is one of `zone`.
     """
 
-    def __init__(self, url: str, *, table: str, cut_by: str = "time", zone: str = "UTC") -> None:
+    def __init__(
+        self, url: str, *, table: str, cut_by: str = "time", zone: str = "UTC", watermark: str = ""
+    ) -> None:
         import sqlalchemy as sa
 
         check_zone(zone, of="source.zone")
-        self._name, self._cut_by, self._zone = table, cut_by, zone
+        self._name, self._cut_by, self._zone, self._watermark = table, cut_by, zone, watermark
         try:
             self._engine = sa.create_engine(os.path.expandvars(url))
         except (sa.exc.ArgumentError, ImportError) as error:
@@ -57,12 +61,22 @@ class Database:
         with self._connected() as connection:
             query = days_query(self._cut_table(), self._cut_by, self._dialect, zone=self._zone)
             rows = connection.execute(query).all()
+            newest = self._newest_whole(connection) if self._watermark else date.max
         if any(None in row for row in rows):  # SQLite returns null for a text that it cannot read as a date
             raise DataError(
                 f"{self._name} cannot be cut into days: {self._cut_by} has values that are not times; have "
                 f"them as 2025-01-31 13:45:00, or name another column in source.cut_by"
             )
-        return sorted(date(*(int(part) for part in row)) for row in rows)
+        days = (date(*(int(part) for part in row)) for row in rows)
+        return sorted(day for day in days if day <= newest)
+
+    def version(self, day: date) -> str:
+        """Returns the number of rows of a day, as text."""
+        import sqlalchemy as sa
+
+        with self._connected() as connection:
+            rows = day_query(self._cut_table(), self._cut_by, self._dialect, day, zone=self._zone)
+            return str(connection.execute(sa.select(sa.func.count()).select_from(rows.subquery())).scalar())
 
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day` by time, then by the other columns; DataError if there are none."""
@@ -88,6 +102,26 @@ class Database:
 
         with self._connected() as connection:
             return sorted(sa.inspect(connection).get_table_names())
+
+    def _newest_whole(self, connection: "sa.Connection") -> date:
+        """Returns the newest day whose rows are all in, by the query `watermark`."""
+        import sqlalchemy as sa
+
+        found = connection.execute(sa.text(self._watermark)).scalar()
+        if found is None:
+            return date.min
+        try:
+            moment = found if isinstance(found, date) else datetime.fromisoformat(str(found))
+        except ValueError:
+            raise DataError(
+                f"source.watermark found {found!r}, which is no moment; have it return one such as "
+                f"2025-01-31 13:45:00"
+            ) from None
+        if not isinstance(moment, datetime) or (isinstance(found, str) and len(found) == len("2025-01-31")):
+            return moment.date() if isinstance(moment, datetime) else moment
+        zone = ZoneInfo(self._zone)
+        local = moment.astimezone(zone) if moment.tzinfo else moment
+        return local.date() - timedelta(days=1)
 
     @property
     def _dialect(self) -> str:

@@ -1,5 +1,6 @@
 """Lists the files that a URL stands for, each with its day or the reason why it is not read."""
 
+import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -11,11 +12,13 @@ from typing import IO, Any, Literal
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable, is_unreachable
 from daybreak.contract.formats import counted
 from daybreak.data import day_files, file_formats
 from daybreak.data.day_files import DayFile
 
+CHANGES = ("mtime", "ETag", "etag", "LastModified", "updated")  # facts that file systems have of a file
 GLOB, PLACES = r"[*?\[]", r"[*?\[{]"  # signs of one, and of a place for a day
 
 
@@ -95,6 +98,22 @@ class FileListing:
         """Returns the part of a path that may name its day and keys: what the url's folder does not say."""
         fixed, *places = re.split(PLACES, self.root, maxsplit=1)
         return path.removeprefix(fixed.rpartition("/")[0] if places else fixed)
+
+    def has_beside(self, file: DayFile, name: str) -> bool:
+        """Returns whether a file of that name is in the folder of a file, or in one above of its day."""
+        folder = file.path.rpartition("/")[0]
+        found = self._system.exists(f"{folder}/{name}")
+        while not found and day_files.day_in(f"{self.below(folder)}/") == file.day:
+            folder = folder.rpartition("/")[0]
+            found = self._system.exists(f"{folder}/{name}")
+        return bool(found)
+
+    def version(self, paths: Sequence[str]) -> str:
+        """Returns a digest of names, sizes and times of change of files, or their tags in a bucket."""
+        self._system.invalidate_cache()
+        facts = [self._system.info(path) for path in paths]
+        marks = [[str(each.get(key)) for key in ("name", "size", *CHANGES)] for each in facts]
+        return records.text_digest(json.dumps(marks))
 
     def opened(self, path: str) -> AbstractContextManager[IO[bytes]]:
         """Returns a file to read, unpacked.

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 from daybreak.contract import disk, records
 from daybreak.contract.data_source import Source
 from daybreak.contract.days import check_over
-from daybreak.contract.errors import DataError, JobError, NothingToDo
+from daybreak.contract.errors import DataError, JobError
 from daybreak.contract.formats import counted
 from daybreak.contract.record_types import Batch, Night
 from daybreak.contract.sections import IngestParams
 from daybreak.contract.table import Table, classes_of, codes
+from daybreak.data.arrival import Arrival
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.casts import conform
 from daybreak.data.file_listing import left_out_in_words
@@ -60,6 +61,7 @@ def ingest(home: Home, night: Night, source: Source, table: Table, params: Inges
 
     Raises:
         ParamsError: the night's day was not over when the night was opened.
+        NotYet: the night's day is not there yet (arrival.py); nothing has been changed.
         NothingToDo: the source has no rows for the night's day; nothing has been changed.
         DataError: the night's day, or a day of the history, cannot be read, or is not as the table says.
         JobError: the source cannot be reached, or the disk is full.
@@ -68,21 +70,24 @@ def ingest(home: Home, night: Night, source: Source, table: Table, params: Inges
     work = WORK / night.id
     moved = _finish(work)
     here = set(partitions(RAW))
-    offered = [day for day in sorted(set(source.days())) if day <= night.day]
+    days = sorted(set(source.days()))
+    offered = [day for day in days if day <= night.day]
     if words := left_out_in_words(getattr(source, "left_out", dict)()):
         log.info("%s", words)
-    if night.day not in here and night.day not in offered:
-        newest = f"its newest before that is {offered[-1]}" if offered else "nor for any day before"
-        raise NothingToDo(f"the source has no data for {night.day}, {newest}")
+    arrival = Arrival(home, night, params, offered=days, work=work)
+    if night.day not in here:
+        arrival.expect(source)
     before = [day for day in here if day < night.day]
     back = max(params.late_days, _days_until_ripe(table)) if before else params.history_days
     outdated = {day for day in before if not _has_columns_of(table, part_of(day))}
     wanted = _wanted(night.day, offered, before, back=back, outdated=outdated)
     gone = [day for day in before if day not in offered and day >= night.day - timedelta(days=back)]
-    fetched = _fetch(wanted, night.day, source, table, work, home=home, first=not before, outdated=outdated)
+    fetched = _fetch(
+        wanted, source, table, work, home=home, first=not before, outdated=outdated, arrival=arrival
+    )
     fetched |= _emptied(gone, offered, source, table, work)
     if night.day not in fetched and not (night.day in here and _num_rows(part_of(night.day))):
-        raise NothingToDo(f"the source has no rows for {night.day}")
+        arrival.empty()
     if fetched:
         _warn_of_emptied(fetched, work)
         listed = {str(day): digest for day, digest in (moved | fetched).items()}
@@ -98,6 +103,7 @@ def ingest(home: Home, night: Night, source: Source, table: Table, params: Inges
         digest=known_digests.digest(home, RAW),
         late_days=tuple(late),
         joined=_joined(getattr(source, "joined", {}), [*late, night.day]),
+        waited_hours=arrival.waited_hours,
     )
     earlier = counted(len(late), "earlier day")
     log.info("%s: %s in, with %s", night.day, counted(batch.num_rows, "row"), earlier)
@@ -203,7 +209,6 @@ def _wanted(
 
 def _fetch(
     days: list[date],
-    tonight: date,
     source: Source,
     table: Table,
     work: Path,
@@ -211,6 +216,7 @@ def _fetch(
     home: Home,
     first: bool,
     outdated: Collection[date],
+    arrival: Arrival,
 ) -> dict[date, str]:
     """Fetches days into `work`; returns the digest of each that has other rows than are here."""
     from tqdm import tqdm
@@ -226,16 +232,16 @@ def _fetch(
             try:
                 source.fetch(day, part.parent)
                 absent_is_null = (
-                    omits_nulls or day in outdated or (day < tonight and _lacks(day, part, table, first))
+                    omits_nulls or day in outdated or (day < arrival.day and _lacks(day, part, table, first))
                 )
                 left_out |= _conform(day, part, table, erased=erased, absent_is_null=absent_is_null)
             except DataError as error:
-                if first or day == tonight:
+                if first or day == arrival.day:
                     raise
                 log.warning("%s is left for the next night: %s", day, error)
                 continue
-            if day == tonight and not _num_rows(part):
-                raise NothingToDo(f"the source has no rows for {day}")
+            if day == arrival.day and not _num_rows(part):
+                arrival.empty()
             if _is_news(part, part_of(day)):
                 fetched[day] = records.digest(part)
             else:

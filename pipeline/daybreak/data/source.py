@@ -81,6 +81,8 @@ class Files:
         days_by: how a row gets its day: by the `name` of its file, if it has a day, or by the `time` of each
             row, if files are weekly, or named by the day on which they were written.
         storage: options of the fsspec file system; credentials belong in the environment.
+        success_file: name of an empty file that is written beside a day's files once they are whole, as
+            `_SUCCESS`, or `{day}.done`. No day is offered that is newer than the newest with such a file.
         links: follow links that lead out of a local folder, as git-annex makes them. With links followed,
             whoever may write to the folder can have any file read that the pipeline may read.
         max_gb: largest unpacked file; if 0, a quarter of the memory of this machine, or of this container if
@@ -106,6 +108,7 @@ class Files:
         encoding: str = "utf8",
         days_by: Literal["name", "time"] = "name",
         storage: Mapping[str, Any] | None = None,
+        success_file: str = "",
         links: bool = False,
         max_gb: float = 0,
     ) -> None:
@@ -128,7 +131,7 @@ class Files:
                 f"source.decimal and source.thousands are both {decimal!r}, so that no number could be read; "
                 f"name the other one"
             )
-        self.url, self.cut_by, self.zone = url, cut_by, zone
+        self.url, self.cut_by, self.zone, self.success_file = url, cut_by, zone, success_file
         self.listing = FileListing(
             url, suffixes=self.suffixes, kind=self.kind, days_by=days_by, storage=storage, links=links
         )
@@ -148,9 +151,16 @@ class Files:
     def days(self) -> list[date]:
         """Returns the days that have rows, or a file, in order."""
         dated = self.listing.by_day()
+        if not dated and self.success_file:
+            raise ParamsError(
+                f"source.success_file needs files with a day in their names, and {self.url} has none; leave "
+                f"it out, and set ingest.newer_day: true"
+            )
         if not dated:
             return sorted(self._rows_by_day()[1])
         days = sorted(dated)
+        if self.success_file:
+            return self._up_to_success(days)
         hours = [file.hour for file in dated[days[-1]]]
         return days if hours[-1] in (day_files.NO_HOUR, hours_of(days[-1], self.zone)[-1]) else days[:-1]
 
@@ -166,6 +176,11 @@ class Files:
         if rows is None:
             raise DataError(f"{wanted} has nothing for {day}; check that the day is delivered")
         write_partition(rows, folder)
+
+    def version(self, day: date) -> str:
+        """Returns a digest of the names, sizes and times of a day's files, or of all where days are cut."""
+        files = self.listing.by_day().get(day)
+        return self.listing.version([file.path for file in files] if files else self.listing.paths())
 
     @property
     def omits_nulls(self) -> bool:
@@ -213,6 +228,15 @@ class Files:
             (each for each in self._newest_first() if not file_formats.is_of(each, (*PARQUET, *JSON))), ""
         )
         return self.reader.head(path) if path else b""
+
+    def _up_to_success(self, days: list[date]) -> list[date]:
+        """Returns the days up to the newest whose files have the file `success_file` beside them."""
+        dated = self.listing.by_day()
+        for number, day in reversed(list(enumerate(days, 1))):
+            name = day_files.filled(self.success_file, day)
+            if all(self.listing.has_beside(file, name) for file in dated[day]):
+                return days[:number]
+        return []
 
     def _newest_first(self) -> list[str]:
         return [path for _, path in reversed(self.listing.in_order())]

@@ -1,0 +1,157 @@
+"""Decides whether the night's day is there, and until when `ingest` waits for it.
+
+A day is there once the source offers it, and, where params.yaml asks for that, once a newer day has data or
+the day has not changed for some minutes. While a newer day is offered and this one is not, nothing waits: it
+will hardly come. Waiting ends `ingest.wait_hours` after the opening, or earlier, where training would not be
+done in time any more. How long that takes is read off the night before:
+
+    overhead        from its opening to the submission of its job, without its own wait
+    job             what its plan, or the fastest of its fallbacks, takes at most
+
+So waiting ends at train_until - overhead - job of the fastest machines; from train_until - overhead - job of
+the planned machines on, faster ones are needed, which the sentence of the wait says.
+"""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+from daybreak.contract import clock, records
+from daybreak.contract.data_source import Source
+from daybreak.contract.errors import NothingToDo, NotYet, ParamsError
+from daybreak.contract.formats import duration
+from daybreak.contract.record_types import Night
+from daybreak.contract.sections import IngestParams
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+
+NIGHTS_BACK = 7  # among which the newest that trained is sought
+SEEN = "arrival.json"  # in the folder of the night's fetched days
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Until when a night waits for its day."""
+
+    until: datetime
+    faster_from: datetime | None = None  # from when on the machines of the night before are too slow
+    machines: str = ""  # of the night before
+    is_cut: bool = False  # ends before `ingest.wait_hours` are over, since training would be late
+
+    @property
+    def sentence(self) -> str:
+        """Returns until when the night waits, and what a later arrival costs."""
+        words = f"the night waits until {self.until:%Y-%m-%d %H:%M} UTC"
+        if self.is_cut:
+            words += ", after which training would not be done in time"
+        if self.faster_from and self.faster_from < self.until:
+            words += (
+                f"; from {self.faster_from:%Y-%m-%d %H:%M} UTC on {self.machines} is too slow, and faster "
+                f"machines are needed"
+            )
+        return words
+
+
+def wait_of(home: Home, night: Night, params: IngestParams) -> Wait:
+    """Returns until when a night waits, by `ingest.wait_hours` and what the night before took."""
+    until = night.started_at + timedelta(hours=params.wait_hours)
+    entry = next(
+        (one for one in reversed(ledger.before(home, night, limit=NIGHTS_BACK)) if one.training), None
+    )
+    if entry is None or not (entry.plan and entry.training and entry.batch):
+        return Wait(until=until)
+    plan, training = entry.plan, entry.training
+    if training.ended_at is None:
+        return Wait(until=until)
+    submitted = training.ended_at - timedelta(seconds=training.took_s)
+    overhead = submitted - entry.night.started_at - timedelta(hours=entry.batch.waited_hours)
+    planned = timedelta(seconds=plan.forecast.interval[1])
+    fastest = min([planned, *(entry.night.train_until - one.latest_start for one in plan.fallbacks)])
+    last = night.train_until - overhead - fastest
+    return Wait(
+        until=min(until, last),
+        faster_from=night.train_until - overhead - planned,
+        machines=str(plan.rental),
+        is_cut=last < until,
+    )
+
+
+class Arrival:
+    """The arrival of the day of a night, which is looked at again until it is there."""
+
+    def __init__(
+        self, home: Home, night: Night, params: IngestParams, *, offered: Collection[date], work: Path
+    ) -> None:
+        """`offered` are all days of the source, later ones than the night's among them; `work` is kept."""
+        self._home, self._night, self._params, self._offered = home, night, params, offered
+        self._path = work / SEEN
+        self._seen: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {}
+
+    @property
+    def day(self) -> date:
+        """Returns the day of the night."""
+        return self._night.day
+
+    @property
+    def waited_hours(self) -> float:
+        """Returns the hours from the opening to now if the night has waited for its day, else 0."""
+        waited = clock.utc() - self._night.started_at
+        return waited / timedelta(hours=1) if self._seen.get("waits") else 0.0
+
+    @property
+    def _is_newest(self) -> bool:
+        return all(one <= self._night.day for one in self._offered)
+
+    def expect(self, source: Source) -> None:
+        """Raises NotYet while the day is not there, and NothingToDo once waiting for it is over."""
+        day = self._night.day
+        if day not in self._offered:
+            before = [one for one in self._offered if one < day]
+            newest = f"its newest before that is {max(before)}" if before else "nor for any day before"
+            self._missing(f"the source has no data for {day}, {newest}")
+        if self._params.newer_day and self._is_newest:
+            self._missing(f"{day} is the newest day of the source, and may not be whole (ingest.newer_day)")
+        if self._params.settle_minutes and self._is_newest:
+            self._expect_settled(source)
+
+    def empty(self) -> NoReturn:
+        """Raises NotYet or NothingToDo, like `expect`, since the day came without rows."""
+        self._missing(f"the source has no rows for {self._night.day}")
+
+    def _expect_settled(self, source: Source) -> None:
+        """Raises where the day has changed within `ingest.settle_minutes`, as far as this night has seen."""
+        version = getattr(source, "version", None)
+        if version is None:
+            raise ParamsError(
+                f"ingest.settle_minutes needs a source that tells versions of a day, and "
+                f"{type(source).__name__} has no version(day); write it, or set ingest.settle_minutes: 0"
+            )
+        now, found = clock.utc(), version(self._night.day)
+        if self._seen.get("version") != found:
+            self._keep(version=found, since=now.isoformat())
+        since = datetime.fromisoformat(self._seen["since"])
+        settled = since + timedelta(minutes=self._params.settle_minutes)
+        if now < settled:
+            self._missing(
+                f"{self._night.day} is taken once it has not changed for {self._params.settle_minutes:g} "
+                f"minutes, at {settled:%H:%M} UTC if it does not change any more"
+            )
+
+    def _missing(self, why: str) -> NoReturn:
+        """Raises NotYet with the reason until waiting is over, and then NothingToDo."""
+        wait = wait_of(self._home, self._night, self._params)
+        if self._is_newest and clock.utc() < wait.until:
+            self._keep(waits=True)
+            raise NotYet(f"{why}; {wait.sentence}")
+        if not self._seen.get("waits"):
+            raise NothingToDo(why)
+        waited = duration((clock.utc() - self._night.started_at).total_seconds())
+        raise NothingToDo(f"{why}; the night waited {waited} for it, and the next one takes both days")
+
+    def _keep(self, **more: object) -> None:
+        self._seen |= more
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        records.replace_text(self._path, json.dumps(self._seen) + "\n")
