@@ -322,7 +322,8 @@ def test_missed_nights_are_made_up_for_by_airflows_backfill_oldest_first(standal
         return len(runs) == 2 and all(run["state"] == "success" for run in runs)
 
     standalone.until(ended)
-    opened = [call for call in calls(standalone)[before:] if call[0] == "open"]
+    called = calls(standalone)[before:]
+    opened = [call for call in called if call[0] == "open" and call[2].startswith("backfill")]
     assert [call[call.index("--due") + 1] for call in opened] == [
         "2025-03-07T03:00:00+00:00",
         "2025-03-08T03:00:00+00:00",
