@@ -21,7 +21,7 @@ from daybreak import cli, dvc_file, hooks, runner, warm_parent
 from daybreak.contract import params, records
 from daybreak.contract.errors import FINAL, DataError, NothingToDo, NotYet, ParamsError, ReleaseError
 from daybreak.contract.record_parts import MeasuredEffect
-from daybreak.contract.record_types import Events, Night, Release, Verdict
+from daybreak.contract.record_types import Batch, Events, Night, Release, Verdict
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
 from daybreak.extensions.pages import open_nights
@@ -60,6 +60,42 @@ def test_open_fixes_the_deadline_once(repository: Path) -> None:
     assert first.decide_until - first.started_at == timedelta(hours=2)
     assert (first.budget_usd, first.previous, first.trigger) == (3, "", "manual: why not")
     assert opened(repository, day=date(2025, 1, 2), trigger="clear") == first
+
+
+def test_what_a_stage_waits_for_is_shown_until_it_is_done(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = opened(repository, day=date(2025, 1, 3), set=["ingest.wait_hours=0.5"])
+    records.write(Table(time="at", columns={"at": Time()}), records.RUN)
+
+    def shown() -> list[str]:
+        states = open_nights.states(Home(repository), now=datetime.now(UTC))
+        return [state.text for state in states if state.night == night]
+
+    with pytest.raises(NotYet):
+        runner.run(Home.here(), "ingest")
+    (text,) = shown()
+    assert text.startswith(
+        "the source has no data for 2025-01-03, its newest before that is 2025-01-02; the "
+    )
+    params.override(Path(), ["ingest.wait_hours=0"], into=Path())
+    with pytest.raises(NothingToDo, match=r"the night waited .* for it, and the next one takes both days"):
+        runner.run(Home.here(), "ingest")
+    assert not list(Path().glob("data/run/*.waits"))
+    assert shown() == ["is under way"]
+
+
+def test_days_are_missing_that_no_night_brought_in_since_the_first(repository: Path) -> None:
+    days = [date(2025, 1, number) for number in (1, 2, 3, 4)]
+    assert runner.missing_days(Home(repository), days) == days
+    opened(repository, day=days[1])
+    records.write(Batch(day=days[1], num_rows=1, num_bytes=1, digest="", late_days=()), records.RUN)
+    runner.run(Home.here(), "close")
+    assert runner.missing_days(Home(repository), days) == days[2:]
+    with pytest.raises(NothingToDo, match="the source has no missing day"):
+        runner.nights(Home(repository), missing=True, last=days[1])
+    with pytest.raises(ParamsError, match="name the days by --first and --last, or --missing"):
+        runner.nights(Home(repository), first=days[0])
 
 
 def test_a_night_of_airflow_knows_its_run_which_its_name_does_not_tell(

@@ -14,7 +14,7 @@ import sys
 import time
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -295,9 +295,9 @@ def nights(
 
     Args:
         home: whose nights these are
-        first: first day; that of the first night if left out
-        last: last day; the source's newest if left out
-        missing: only days that no night brought in
+        first: first day
+        last: last day
+        missing: only days since the first night that no night brought in, between these if they are given
         set: override a key of params.yaml for these nights
     """
     if first and last and first > last:
@@ -305,9 +305,8 @@ def nights(
     if not missing and not (first and last):
         raise ParamsError("name the days by --first and --last, or --missing")
     source = params.override(home.folder, set or []).source.make()
-    had = _days_brought_in(home) if missing else frozenset()
-    begin, end = first or min(had, default=date.min), last or date.max
-    days = [day for day in source.days() if begin <= day <= end and day not in had]
+    offered = missing_days(home, source.days()) if missing else source.days()
+    days = [day for day in offered if (first or date.min) <= day <= (last or date.max)]
     if not days:
         kind = "no missing day" if missing else f"no day from {first} to {last}"
         raise NothingToDo(f"the source has {kind}")
@@ -323,9 +322,10 @@ def nights(
     return 0
 
 
-def _days_brought_in(home: Home) -> frozenset[date]:
-    """Returns the days of all nights that brought theirs in."""
-    return frozenset(entry.batch.day for entry in ledger.history(home) if entry.batch and not entry.rollback)
+def missing_days(home: Home, offered: Iterable[date]) -> list[date]:
+    """Returns the offered days since that of the first night whose own night brought in no rows."""
+    had = {entry.batch.day for entry in ledger.history(home) if entry.batch and not entry.rollback}
+    return [day for day in offered if day >= min(had, default=date.min) and day not in had]
 
 
 def _exit_status(home: Home, command: list[str]) -> int:
@@ -360,8 +360,8 @@ def arguments(
 def run(home: Home, name: str, **given: Any) -> Record | None:
     """Runs a stage here, writes and returns its record, and then publishes what has been decided by now.
 
-    Until it succeeds, `<stage>.error` in data/run holds why it failed, and `<stage>.skipped` why it had
-    nothing to do.
+    Until it succeeds, `<stage>.error` in data/run holds why it failed, `<stage>.skipped` why it had nothing
+    to do, and `<stage>.waits` what it waits for.
     """
     try:
         record = _run(home, name, given)
@@ -390,7 +390,8 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
         if record is not None and name in stages.IN_NIGHT:
             disk.sync(home.tonight)  # what the record says is done
             records.write(record, home.records)
-    except NotYet:
+    except NotYet as pending:
+        mark(home, name, waits=str(pending))
         raise
     except NothingToDo as reason:
         mark(home, name, skipped=str(reason))
@@ -464,10 +465,10 @@ def written_by(name: str) -> type[Record] | None:
 
 
 def mark(home: Home, name: str, **marks: str) -> None:
-    """Leaves the given ones of `<stage>.error` and `<stage>.skipped` in the night's folder, no others."""
+    """Leaves the given ones of `<stage>.error`, `.skipped` and `.waits` in the night's folder, no others."""
     if name not in stages.CHAIN[1:] or not home.records.exists():
         return  # no stage of a night here: a person's wrong answer is not a failure of it
-    for ending in ("error", "skipped"):
+    for ending in ("error", "skipped", "waits"):
         path = home.records / f"{name}.{ending}"
         try:
             if ending in marks:

@@ -33,7 +33,7 @@ SEEN = "arrival.json"  # in the folder of the night's fetched days
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait:
+class DayWait:
     """Until when a night waits for its day."""
 
     until: datetime
@@ -55,23 +55,23 @@ class Wait:
         return words
 
 
-def wait_of(home: Home, night: Night, params: IngestParams) -> Wait:
+def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
     """Returns until when a night waits, by `ingest.wait_hours` and what the night before took."""
     until = night.started_at + timedelta(hours=params.wait_hours)
     entry = next(
         (one for one in reversed(ledger.before(home, night, limit=NIGHTS_BACK)) if one.training), None
     )
     if entry is None or not (entry.plan and entry.training and entry.batch):
-        return Wait(until=until)
+        return DayWait(until=until)
     plan, training = entry.plan, entry.training
     if training.ended_at is None:
-        return Wait(until=until)
+        return DayWait(until=until)
     submitted = training.ended_at - timedelta(seconds=training.took_s)
     overhead = submitted - entry.night.started_at - timedelta(hours=entry.batch.waited_hours)
     planned = timedelta(seconds=plan.forecast.interval[1])
     fastest = min([planned, *(entry.night.train_until - one.latest_start for one in plan.fallbacks)])
     last = night.train_until - overhead - fastest
-    return Wait(
+    return DayWait(
         until=min(until, last),
         faster_from=night.train_until - overhead - planned,
         machines=str(plan.rental),

@@ -54,11 +54,12 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class NightView:
-    """A night as all pages show it: records, and the sentences of stages that failed or had nothing to do."""
+    """A night as all pages show it: records, and the sentences of stages that failed, skipped or wait."""
 
     entry: Entry
     errors: Mapping[str, str] = field(default_factory=dict)
     skips: Mapping[str, str] = field(default_factory=dict)
+    waits: Mapping[str, str] = field(default_factory=dict)
     history: Sequence[Entry] = ()  # the ledger, newest first
 
     @property
@@ -76,6 +77,7 @@ def view_of(folder: Path, history: Sequence[Entry] = ()) -> NightView:
         entry=entry_of(folder, history),
         errors=_texts_of(folder, "error"),
         skips=_texts_of(folder, "skipped"),
+        waits=_texts_of(folder, "waits"),
         history=history,
     )
 

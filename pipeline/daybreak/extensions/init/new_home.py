@@ -405,6 +405,7 @@ night:
 ingest:
   late_days: {after + 7:<32}# earlier days looked at again, for labels too
   history_days: {history:<29}# that the first night brings in
+  wait_hours: 2                              # that the night's day may be late
 
 validate:
   suite: data/expectations.yaml

@@ -125,6 +125,8 @@ def _text(facts: NightFacts, stage: str) -> str:
         return f"{approval.stopped(entry.stopped)}; is being closed"
     if until := view.asked_until:
         return f"waits for a person until {formats.clock(until)}: daybreak approve --night {entry.night.id}"
+    if stage != "train" and (pending := view.waits.get(stage)):
+        return formats.one_line(pending)
     if stage != "train" or facts.job is None:
         return "is under way" if stage else "writes the night to the ledger"
     return _of_job(facts.job)
