@@ -55,6 +55,25 @@ class Drift(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedDrift(Drift):
+    """Distance of a column of served rows, or of predictions, from the days that the version was made of."""
+
+    words: str  # both values
+    since: date | None  # the newest served day on which it was as in training; None: there was none
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedDay(Record):
+    """What a day's rows that a version predicted are unlike, compared with the days that it was made of."""
+
+    day: date
+    num_requests: int
+    drift: tuple[ServedDrift, ...] = ()  # beyond its limit
+    compared: tuple[str, ...] = ()  # columns
+    fault: str = ""  # why all or some of it was not compared
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trend(Record):
     """A figure of the data that has changed a little each day of the last weeks."""
 

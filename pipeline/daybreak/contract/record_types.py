@@ -33,6 +33,7 @@ from daybreak.contract.record_parts import (
     Record,
     Remedy,
     Rental,
+    ServedDay,
     Size,
     Slice,
     SpotOutlook,
@@ -353,6 +354,14 @@ class Champion(Release):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedDays(Record):
+    """The served days of the version that serves, each of which is compared once, oldest first."""
+
+    version: int
+    days: tuple[ServedDay, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Watch(Record):
     """Result of the hourly watch over the version that serves. Versions are 0 where there is none."""
 
@@ -362,6 +371,7 @@ class Watch(Record):
     effect: MeasuredEffect | None  # serving - predecessor; None without evidence
     num_samples: int
     reason: str
+    served: ServedDay | None = None  # the newest day whose rows were compared with those of training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -586,6 +586,13 @@ class LiveSections(Sections):
     serving: ServingParams
 
 
+class WatchSections(LiveSections):
+    """Sections that the hourly look at the champion goes by."""
+
+    validate_: ValidateParams
+    watch: WatchParams
+
+
 class GateSections(Sections):
     """Sections that a verdict goes by."""
 

@@ -6,13 +6,19 @@ of vectors the means of their numbers; categories and bools by the Jensen-Shanno
 column that may be null also the difference of the shares of nulls, which is all that is measured of an id.
 (rows): 1 - the smaller count / the larger. Of a label that comes late nothing is measured, as tonight's are
 not yet known. A distance says how far, not how sure: on thousands of rows every p-value is zero.
+
+Each is a metric, so few values of a day are no farther from the days before than the whole day is, plus what
+they are from their own day, which `by_chance` bounds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import log, sqrt
 from typing import TYPE_CHECKING, Literal
 
+from daybreak.contract.formats import percents, quantity
 from daybreak.contract.record_parts import Drift
 from daybreak.contract.table import AnyColumn, Table
+from daybreak.statistics.forecast_limits import exceeded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +32,7 @@ LEAST_WEEKDAYS = 2
 ROWS = "(rows)"
 KOLMOGOROV_SMIRNOV, JENSEN_SHANNON = "Kolmogorov-Smirnov", "Jensen-Shannon"
 MISSING = "difference of missing shares"
+NUM_DRAWS = 200
 
 
 def distances(
@@ -124,3 +131,60 @@ def _divergence(left: "pa.ChunkedArray", right: "pa.ChunkedArray") -> float:
     values = list(dict.fromkeys([*counts[0], *counts[1]]))
     shares = [np.array([count.get(value, 0) for value in values], dtype=np.float64) for count in counts]
     return float(jensenshannon(shares[0], shares[1], base=2))
+
+
+def by_chance(statistic: str, values: "pa.ChunkedArray", *, num: int, chance: float) -> float:
+    """Returns the distance that `num` values drawn from these exceed with that chance.
+
+    Of numbers and of shares of nulls sqrt(ln(2 / chance) / (2 num)), whatever their distribution (Dvoretzky,
+    Kiefer & Wolfowitz 1956, with the constant of Massart 1990; of a share it is Hoeffding's); of categories
+    by the tail of NUM_DRAWS draws.
+    """
+    if statistic != JENSEN_SHANNON:
+        return sqrt(log(2 / chance) / (2 * num))
+    import numpy as np
+    from scipy.spatial.distance import jensenshannon
+
+    shares = values.drop_null().value_counts().field("counts").to_numpy() / (len(values) - values.null_count)
+    draws = np.random.default_rng(0).multinomial(num, shares, size=NUM_DRAWS) / num
+    return exceeded(jensenshannon(draws, np.broadcast_to(shares, draws.shape), base=2, axis=1), chance)
+
+
+def in_words(
+    column: AnyColumn, statistic: str, new: "pa.ChunkedArray", old: "pa.ChunkedArray"
+) -> tuple[str, str]:
+    """Returns what is measured of a column, in words, of new values and of old ones.
+
+    It is the share of nulls, the median, or the share of the category whose share differs most. Of numbers
+    with the same median it is the share up to where their distribution functions are farthest apart.
+    """
+    import numpy as np
+
+    if statistic == MISSING:
+        shares = percents(*(side.null_count / len(side) for side in (new, old)))
+        return f"is missing in {shares[0]} of the rows", shares[1]
+    if statistic == JENSEN_SHANNON:
+        of_new, of_old = (_shares(side.drop_null()) for side in (new, old))
+        value = max({**of_new, **of_old}, key=lambda one: abs(of_new.get(one, 0) - of_old.get(one, 0)))
+        shares = percents(of_new.get(value, 0.0), of_old.get(value, 0.0))
+        return f"is {value} in {shares[0]} of the rows", shares[1]
+    numbers = [_numbers(column, side.drop_null()) for side in (new, old)]
+    is_time, of = column.kind == "time", "length " if column.kind in ("text", "bytes") else ""
+
+    def shown(value: float) -> str:
+        return f"{int(value) // 60:02d}:{int(value) % 60:02d}" if is_time else quantity(float(value))
+
+    medians = [shown(float(np.median(values))) for values in numbers]
+    if medians[0] != medians[1]:
+        return f"has the median {of}{medians[0]}", medians[1]
+    from scipy.stats import ks_2samp
+
+    place = float(ks_2samp(*numbers, method="asymp").statistic_location)
+    shares = percents(*(float((values <= place).mean()) for values in numbers))
+    return f"has a {of or 'value '}of at most {shown(place)} in {shares[0]} of the rows", shares[1]
+
+
+def _shares(values: "pa.ChunkedArray") -> dict[str, float]:
+    counts = values.value_counts()
+    pairs = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
+    return {str(value): count / len(values) for value, count in pairs}

@@ -7,12 +7,19 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
 
-from daybreak.contract.errors import ReleaseError
+from daybreak.contract.errors import PipelineError, ReleaseError
 from daybreak.contract.formats import counted
 from daybreak.contract.record_parts import Difference, MeasuredEffect
 from daybreak.contract.record_types import Release, Watch
-from daybreak.contract.sections import GateParams, LiveSections, RegisterParams, WatchParams
+from daybreak.contract.sections import (
+    GateParams,
+    LiveSections,
+    RegisterParams,
+    WatchParams,
+    WatchSections,
+)
 from daybreak.evaluation.live_judge import live_judge
+from daybreak.gate import served_days, served_notices
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from daybreak.gate.judge import LOOKED_AT, rules_of
 from daybreak.registry import aliases
@@ -32,7 +39,27 @@ from daybreak.storage.mlflow_client import session
 log = logging.getLogger(__name__)
 
 
-def watch(home: Home, params: LiveSections, edits: WatchParams) -> Watch:
+def watch(home: Home, params: WatchSections, edits: WatchParams) -> Watch:
+    """Checks the champion: against the ledger, against its predecessor, and the rows that it serves.
+
+    Those are compared with its training days (daybreak/gate/served_days.py).
+    """
+    watched = _champion(home, params, edits)
+    serving = ledger.champion_at(home, branch.ledger_tip(home))
+    if serving is None:
+        return watched
+    try:
+        served = served_days.look(home, serving, params)
+    except PipelineError as error:
+        log.warning("served rows are not compared: %s", error)
+        return watched
+    if served is None:
+        return watched
+    said = served_notices.in_words(served, serving.version)
+    return replace(watched, served=served, reason=f"{watched.reason}; {said}")
+
+
+def _champion(home: Home, params: LiveSections, edits: WatchParams) -> Watch:
     """Checks that the registry agrees with the ledger, and the champion against its predecessor.
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by

@@ -12,7 +12,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from daybreak import hooks
 from daybreak.contract import clock, records
 from daybreak.contract.errors import sentence
-from daybreak.contract.record_types import Night, Release, Verdict, Version
+from daybreak.contract.record_parts import Event
+from daybreak.contract.record_types import Night, Release, ServedDays, Verdict, Version
+from daybreak.gate import served_notices
 from daybreak.registry import aliases, description
 from daybreak.registry import approval as approvals
 from daybreak.report import notifier, outcome
@@ -74,6 +76,7 @@ def publish_alarm(home: Home, text: str) -> None:
 def publish_home(home: Home) -> None:
     """Shows what no stage is there to show: open nights, a nearly full disk, an unshown rollback."""
     _done("show open nights", partial(_publish_open, home), again=WATCH)
+    _done("tell people of served rows", partial(_publish_served, home), again=WATCH)
     publish_disk(home)
     publish_ledger(home)
 
@@ -91,6 +94,26 @@ def publish_ledger(home: Home) -> None:
 def _publish_open(home: Home) -> None:
     for entry in night_events.open_nights(home):
         publish_night(home, home.nights / entry.night.id)
+
+
+def _publish_served(home: Home) -> bool:
+    """Tells people of served rows that are unlike training, once for each column of a version."""
+    served = records.find(ServedDays, home.var) or ServedDays(version=0)
+    told: set[str] = set()
+    alarms: list[Event] = []
+    for day in served.days:
+        if new := {one.column for one in day.drift} - told:
+            told |= new
+            alarms.append(
+                Event(
+                    kind="alarm",
+                    at=datetime.combine(day.day, time(), UTC),
+                    night="",
+                    subject=f"served rows of version {served.version}",
+                    reason=served_notices.in_words(day, served.version),
+                )
+            )
+    return notifier.tell(home, *alarms)
 
 
 def _publish_ledger(home: Home) -> None:

@@ -54,7 +54,7 @@ class Model:
     name: str
     rows: Sequence[NightRow]
     pages: Mapping[str, str]
-    held: Sequence[str] = ()  # recipes that a person holds, a sentence each
+    notices: Sequence[str] = ()  # recipes that a person holds, served rows unlike training: a sentence each
     fault: str = ""  # why its ledger cannot be read
 
 
@@ -63,7 +63,7 @@ class ModelSummary:
     """A model's nights in short."""
 
     name: str
-    held: Sequence[str]
+    notices: Sequence[str]
     fault: str
     serves: int
     before: int  # the version that a rollback brings back; 0: none
@@ -152,7 +152,7 @@ def _summary(model: Model, *, at: datetime) -> ModelSummary:
     predicted = [row.held for row in nights if row.held is not None][:SCORED]
     return ModelSummary(
         name=model.name,
-        held=model.held,
+        notices=model.notices,
         fault=model.fault,
         serves=model.rows[0].serves if model.rows else 0,
         before=served[-2] if len(served) > 1 else 0,
@@ -192,13 +192,13 @@ def _address(query: Query, changed: Mapping[str, object]) -> str:
 
 
 def status_of(
-    rows: Sequence[NightRow], running: Sequence[RunningNight], held: Sequence[str]
+    rows: Sequence[NightRow], running: Sequence[RunningNight], notices: Sequence[str]
 ) -> list["Table | Text | str"]:
-    """Returns what a terminal shows of a model: nights that run, the last ones, and recipes that are held."""
+    """Returns what a terminal shows of a model: nights that run, the last ones, and notices."""
     from rich.text import Text
 
     lines = [Text(f"{state.night.day} under way, {line(state)}", style="bold") for state in running]
-    return [*lines, status_table(rows) if rows else "no night yet", *map(Text, held)]
+    return [*lines, status_table(rows) if rows else "no night yet", *map(Text, notices)]
 
 
 def running_rows(running: Sequence[RunningNight]) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False
             Console().print(model, style="bold", highlight=False)
         elif not rows and not running[model]:
             raise NothingToDo("the ledger has no night yet; run one with: make night")
-        for each in board.status_of(rows, running[model], _held(member)):
+        for each in board.status_of(rows, running[model], _notices(member)):
             Console().print(each, highlight=False)
     return 0
 
@@ -81,9 +81,11 @@ def _running(member: "FleetHome") -> "list[RunningNight]":
         return []
 
 
-def _held(member: "FleetHome") -> list[str]:
-    """Returns the recipes of a home that a person holds, a sentence each."""
-    return [str(one) for one in _in_force(member)]
+def _notices(member: "FleetHome") -> list[str]:
+    """Returns the recipes of a home that a person holds, and served rows unlike training, a sentence each."""
+    from daybreak.gate import served_notices
+
+    return [*map(str, _in_force(member)), *served_notices.notices(member.home)]
 
 
 def _in_force(member: "FleetHome") -> "list[InForce]":
@@ -111,7 +113,7 @@ def _watch(chosen: "Sequence[FleetHome]", *, last: int) -> int:
             for member in chosen:
                 parts += [member.model] if len(chosen) > 1 else []
                 rows = nights[member.model].newest(last)
-                parts += board.status_of(rows, _running(member), _held(member))
+                parts += board.status_of(rows, _running(member), _notices(member))
             shown.update(Group(*parts), refresh=True)
             time.sleep(WATCH_S)
 

@@ -10,6 +10,7 @@ from daybreak.contract.records import replace_text
 from daybreak.extensions.pages import board, open_nights
 from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.live import RunningPage
+from daybreak.gate import served_notices
 from daybreak.report import links
 from daybreak.report.night_rows import NightRow, NightRows
 from daybreak.rollout import hold
@@ -39,7 +40,12 @@ class FleetRows:
             rows, held = kept.newest(), hold.in_force(home.home)
         except PipelineError as error:
             return Model(name=home.model, rows=(), pages={}, fault=str(error))
-        return Model(name=home.model, rows=rows, pages=pages(home, rows), held=[str(one) for one in held])
+        return Model(
+            name=home.model,
+            rows=rows,
+            pages=pages(home, rows),
+            notices=[*map(str, held), *served_notices.notices(home.home)],
+        )
 
 
 def running(members: Sequence[FleetHome], *, now: datetime, pages: bool = False) -> list[RunningPage]:

@@ -1,0 +1,42 @@
+"""Says in a sentence what the watch found in served rows, and what to do about it."""
+
+from daybreak.contract import records
+from daybreak.contract.formats import counted, quantity
+from daybreak.contract.record_parts import ServedDay
+from daybreak.contract.record_types import ServedDays
+from daybreak.storage.home import Home
+
+
+def notices(home: Home) -> list[str]:
+    """Returns the sentence of the newest served day where its rows are unlike training."""
+    served = records.find(ServedDays, home.var)
+    newest = served.days[-1] if served and served.days else None
+    return [in_words(newest, served.version)] if served and newest and newest.drift else []
+
+
+def in_words(served: ServedDay, version: int) -> str:
+    """Returns what is to be said of a served day, and what to do about it."""
+    about = f"served rows of {served.day} ({counted(served.num_requests, 'request')})"
+    if not served.drift:
+        if served.fault:
+            return f"{about}: {served.fault}"
+        return f"{about} are like the days that version {version} was made of"
+    unlike = "; ".join(
+        f"{one.words} ({one.statistic} {quantity(one.value)}, at most {quantity(one.limit)} expected)"
+        for one in served.drift
+    )
+    said = f"{about} are unlike the {served.day:%A}s that version {version} was made of: {unlike}"
+    skewed = [one.column for one in served.drift if one.since is None]
+    drifted = [one.column for one in served.drift if one.since]
+    if skewed:
+        said += (
+            f"; {' and '.join(skewed)} was so on each served day: have it sent as the training data has it, "
+            f"or raise its limit under drift in the suite"
+        )
+    if drifted:
+        since = max(one.since for one in served.drift if one.since)
+        said += (
+            f"; {' and '.join(drifted)} was as in training until {since}: fix what sends it, or train on "
+            f"newer days by a night now"
+        )
+    return f"{said}; {served.fault}" if served.fault else said

@@ -1,0 +1,153 @@
+"""What the watch says of rows that a real router predicted: fed as in training, or otherwise."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import sqlalchemy as sa
+
+from daybreak.contract import params, records
+from daybreak.contract.record_types import ServedDays, Watch
+from daybreak.gate import served_notices, watch
+from daybreak.report import publisher
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log
+from daybreak.workloads.served_rows import as_records
+from tests.conftest import make_repository
+from tests.serving.conftest import live_in
+from tests.serving.homes import add_version
+from tests.serving.running import Running, running, until
+from tests.toy.nights import PARAMS
+from tests.workloads.payments import Payments, rows_of, trained
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+USE = "tests.workloads.payments:PastPayments"
+NUM = 130  # requests of a day
+
+
+@pytest.fixture(scope="module")
+def home_of_weeks(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
+    """A home whose version 1 predicts payments, made of sixteen days."""
+    made = make_repository(tmp_path_factory.mktemp("served") / "home", store=empty_store)
+    (made / "params.yaml").write_text(PARAMS)
+    with pytest.MonkeyPatch.context() as patch:
+        live_in(made, patch)
+        add_version(made, 1, alter=trained(USE, seed=1, num_days=16))
+    return made
+
+
+@pytest.fixture
+def router(home_of_weeks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A router that keeps all rows, and whose log is new."""
+    live_in(home_of_weeks, monkeypatch)
+    for path in home_of_weeks.glob("var/serving.db*"):
+        path.unlink()
+    records.path_of(ServedDays, home_of_weeks / "var").unlink(missing_ok=True)
+    with running(home_of_weeks, keep_rows=1.0) as serving:
+        yield serving
+
+
+def serve(router: Running, day: date, *, num: int = NUM, **fed: Any) -> None:
+    """Have rows of a day predicted, each by a request, some of whose columns are fed otherwise."""
+    sent = as_records(rows_of(day, num).drop(["is_fraud"]))
+    before = sum(one.num_requests for one in router.log.kept_rows.days(1))
+    for row in sent:
+        status, _ = router.post("predict", {"rows": [{**row, **{name: fed[name](row) for name in fed}}]})
+        assert status == 200
+    until(lambda: sum(one.num_requests for one in router.log.kept_rows.days(1)) == before + num)
+
+
+def pass_days(log: Log, num: int) -> None:
+    """Let what was served today have been served so many days ago, from the beginning of the day on."""
+    zone = ZoneInfo(Payments.table.zone)
+    today = datetime.now(zone).date()
+    began = datetime.combine(today - timedelta(days=num), datetime.min.time(), zone)
+    moved = {"day": str(began.date()), "at": began.timestamp() + 60, "today": str(today)}
+    with sa.create_engine(log.url).begin() as connection:
+        of_today = "(select exposure from kept_rows where day = :today)"
+        connection.execute(sa.text(f"update exposures set time = :at where id in {of_today}"), moved)
+        connection.execute(sa.text("update kept_rows set day = :day where day = :today"), moved)
+
+
+def watched() -> Watch:
+    home = Home.here()
+    settings = params.load(home.folder)
+    return watch.watch(home, settings, settings.watch)
+
+
+def test_rows_as_in_training_are_like_it_and_each_day_is_compared_once(router: Running) -> None:
+    serve(router, date(2025, 1, 12))
+    assert watched().served is None  # the day is not over
+    pass_days(router.log, 1)
+    seen = watched()
+    assert seen.served
+    assert (seen.served.num_requests, seen.served.drift, seen.served.fault) == (NUM, (), "")
+    expected = {"ts", "amount", "mcc", "country", "country nulls", "retries", "retries nulls"}
+    assert set(seen.served.compared) == expected | {"(prediction)", "(parts)"}
+    assert re.search(
+        r"served rows of [\d-]+ \(130 requests\) are like the days that version 1 was made of", seen.reason
+    )
+    with sa.create_engine(router.log.url).begin() as connection:
+        connection.execute(sa.text("delete from exposures"))  # it is not looked at again
+    serve(router, date(2025, 1, 13), num=3)
+    assert watched().served == seen.served
+
+
+def test_a_column_in_another_unit_from_the_first_day_on_is_told(router: Running, home_of_weeks: Path) -> None:
+    serve(router, date(2025, 1, 12), amount=lambda row: 1000 * row["amount"])
+    pass_days(router.log, 1)
+    seen = watched()
+    assert seen.served
+    (amount, *others) = seen.served.drift
+    assert (amount.column, amount.since) == ("amount", None)
+    assert {one.column for one in others} <= {"(prediction)", "(parts)"}
+    assert re.fullmatch(r"amount has the median \d\d,\d{3}, not \d\d\.\d\d", amount.words)
+    assert "so on each served day: have it sent as the training data has it" in seen.reason
+    settings = home_of_weeks / "params.yaml"
+    text = settings.read_text()
+    settings.write_text(f"{text}notify: {{command: cat >> told.txt}}\n")
+    for _ in range(2):
+        publisher.publish_home(Home.here())
+    settings.write_text(text)
+    (told,) = Path("told.txt").read_text().splitlines()
+    assert told.startswith("Daybreak: served rows of ") and amount.words in told
+    assert served_notices.notices(Home.here()) == [told.removeprefix("Daybreak: ")]
+
+
+def test_a_column_that_comes_to_be_missing_has_drifted_since_the_day_before(router: Running) -> None:
+    serve(router, date(2025, 1, 12))
+    pass_days(router.log, 2)
+    first = watched().served
+    assert first and not first.drift
+    serve(router, date(2025, 1, 13), country=lambda row: None)
+    pass_days(router.log, 1)
+    seen = watched()
+    assert seen.served
+    assert {one.column: one.since for one in seen.served.drift} == {"country nulls": first.day}
+    assert re.search(r"country is missing in 100 % of the rows, not \d+\.?\d* %", seen.reason)
+
+
+def test_few_requests_are_said_to_be_too_few(router: Running) -> None:
+    serve(router, date(2025, 1, 12), num=20, amount=lambda row: 1000 * row["amount"])
+    pass_days(router.log, 1)
+    seen = watched()
+    assert seen.served and not seen.served.drift and not seen.served.compared
+    assert "20 requests are too few, 100 are compared; raise serving.keep_rows" in seen.reason
+
+
+def test_with_drift_off_only_predictions_are_compared(router: Running, home_of_weeks: Path) -> None:
+    suite = home_of_weeks / "data" / "expectations.yaml"
+    suite.parent.mkdir(exist_ok=True)
+    suite.write_text(json.dumps({"drift": "off"}))
+    serve(router, date(2025, 1, 12), amount=lambda row: 1000 * row["amount"])
+    pass_days(router.log, 1)
+    seen = watched()
+    suite.unlink()
+    assert seen.served and set(seen.served.compared) == {"(prediction)", "(parts)"}
