@@ -1,0 +1,336 @@
+"""Does each night train on its own day, whole and in time, however late the day is delivered?
+
+Mornings in three homes, whose sources say in their own ways that a day is whole: by a `_SUCCESS` file, by the
+file of its last hour, or by files that have not changed for half an hour. A night opens at 03:00 and has to
+train until 21:00; it is known of the nights before that an hour goes by beside the job, which takes five
+hours on the planned machines and two on the fastest. So a day that is there by 18:00 can be trained on in
+time.
+
+    on time     before the night opens
+    late        1 to 20 hours after the opening, in pieces over an hour
+    partial     some of it in the morning, the rest with the next day
+    twice       on time, and again in the afternoon with other rows
+    never       no file before the next day's come
+
+The stages `open`, `ingest` and `close` are the real ones, in a real repository, by a clock that the benchmark
+moves on by ten minutes between two calls of `ingest`. The job is not run: its records say what it would take.
+QUICK=1: a fifth of the mornings.
+"""
+
+import json
+import logging
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from statistics import mean
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import frame
+from daybreak import runner
+from daybreak.contract import clock, params, records
+from daybreak.contract.errors import NothingToDo, NotYet
+from daybreak.contract.record_parts import JobForecast, Placement, PlanReasons, Rental
+from daybreak.contract.record_types import Batch, Night, Plan, Training
+from daybreak.data.partitions import RAW, partitions
+from daybreak.examples.shop.sold_lines import LINES
+from daybreak.rollout import night_events
+from daybreak.storage import checkout, ledger, snapshots
+from daybreak.storage.home import Home
+
+NUM_MORNINGS = 4 if frame.QUICK else 20  # of each home
+FIRST = date(2025, 3, 1)
+KINDS = ("on time", "late", "partial", "twice", "never")
+HOUR_S, STEP_S, SETTLE_MINUTES = 3600.0, 600.0, 30
+OPENS, WHOLE = time(3), 24  # rows of a day
+OVERHEAD_H, PLANNED_H, FASTEST_H, TRAIN_H, WAIT_H = 1.0, 5.0, 2.0, 18.0, 16.0
+LAST_H = TRAIN_H - OVERHEAD_H - FASTEST_H  # after the opening, at which a day can still be trained on in time
+
+
+class Clock:
+    """The time of the benchmark, in seconds since 1970, which nothing else moves."""
+
+    def __init__(self) -> None:
+        self.now = datetime.combine(FIRST, OPENS, UTC).timestamp()
+        self.started = self.now
+        clock._CLOCK = clock.Clock(wall=lambda: self.now, passed=lambda: self.now - self.started)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """Rows of a day, from one hour of the day to another, that are written at a moment."""
+
+    at: float
+    day: date
+    first: int
+    last: int  # exclusive
+    is_whole: bool  # with it the day is
+    quantity: int = 1
+
+
+@dataclass
+class Shop:
+    """A home, and where its days are delivered."""
+
+    home: Path
+    sales: Path
+    say: Callable[["Shop", Delivery], None]
+    keys: tuple[str, ...]  # of params.yaml
+    settles: float = 0.0  # seconds
+    kinds: tuple[str, ...] = KINDS
+    waiting: list[Delivery] = field(default_factory=list)
+
+    def deliver(self, now: float) -> None:
+        """Writes what is due by now."""
+        for one in [one for one in self.waiting if one.at <= now]:
+            self.waiting.remove(one)
+            self.say(self, one)
+
+
+def rows(one: Delivery, hours: range) -> pa.Table:
+    """Returns a row for each hour."""
+    lines = [
+        {
+            "invoice": str(500000 + hour),
+            "item": "71053",
+            "description": "LANTERN",
+            "quantity": one.quantity,
+            "time": datetime.combine(one.day, time(hour)),
+            "price": 3.39,
+            "customer": "17850",
+            "country": "EIRE",
+        }
+        for hour in hours
+    ]
+    return pa.Table.from_pylist(lines, schema=LINES.schema())
+
+
+def by_success(shop: Shop, one: Delivery) -> None:
+    """Writes pieces into the day's folder, and `_SUCCESS` once it is whole."""
+    folder = shop.sales / str(one.day)
+    if not one.first:  # in place of what came before
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows(one, range(one.first, one.last)), folder / f"{one.first:02}.parquet")
+    if one.is_whole:
+        (folder / "_SUCCESS").touch()
+
+
+def by_hour(shop: Shop, one: Delivery) -> None:
+    """Writes a file for each hour."""
+    for hour in range(one.first, one.last):
+        folder = shop.sales / f"day={one.day}" / f"hour={hour:02}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows(one, range(hour, hour + 1)), folder / "part.parquet")
+
+
+def by_growth(shop: Shop, one: Delivery) -> None:
+    """Writes the day's only file anew, with all rows so far."""
+    shop.sales.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows(one, range(one.last)), shop.sales / f"{one.day}.parquet")
+
+
+def deliveries(kind: str, day: date, draw: random.Random) -> Iterator[Delivery]:
+    """Yields what comes of a day, whose night opens at 03:00 of the day after."""
+    opens = datetime.combine(day + timedelta(days=1), OPENS, UTC).timestamp()
+    late = {"late": draw.uniform(1, 20), "never": 23.0}
+    end = opens + late.get(kind, -1.0) * HOUR_S
+    if kind == "partial":
+        yield Delivery(at=end, day=day, first=0, last=13, is_whole=False)
+        yield Delivery(at=opens + 23 * HOUR_S, day=day, first=13, last=WHOLE, is_whole=True)
+        return
+    yield Delivery(at=end - HOUR_S, day=day, first=0, last=9, is_whole=False)
+    yield Delivery(at=end - HOUR_S / 2, day=day, first=9, last=17, is_whole=False)
+    yield Delivery(at=end, day=day, first=17, last=WHOLE, is_whole=True)
+    if kind == "twice":
+        yield Delivery(at=opens + 11 * HOUR_S, day=day, first=0, last=WHOLE, is_whole=True, quantity=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Morning:
+    """How a morning ended."""
+
+    kind: str
+    could: bool  # its day was whole early enough
+    trained: bool
+    whole: bool  # all rows of all days that came in
+    in_time: bool
+    messages: int
+
+
+def morning(shop: Shop, day: date, kind: str, ticks: Clock) -> Morning:
+    """Runs the night of a day."""
+    opens = ticks.now = datetime.combine(day + timedelta(days=1), OPENS, UTC).timestamp()
+    is_there = next(one.at for one in shop.waiting if one.day == day and one.is_whole)
+    whole_at = max(is_there, opens) + shop.settles
+    could = whole_at <= opens + LAST_H * HOUR_S
+    home = Home(shop.home)
+    os.chdir(shop.home)
+    shop.deliver(ticks.now)
+    night = runner.run(home, "open", day=day, due=datetime.fromtimestamp(opens, UTC).isoformat())
+    assert isinstance(night, Night)
+    snapshots.record(home, "open")
+    records.write(LINES, home.records)
+    batch = _ingested(shop, home, ticks)
+    ended = _train(home, night, batch, ticks) if batch else None
+    os.chdir(home.nights / night.id)
+    counts = {of: len(pq.read_table(RAW / f"day={of}" / "part.parquet")) for of in partitions(RAW)}
+    runner.run(home, "close")
+    entries = [entry for entry in ledger.history(home) if entry.night.id == night.id]
+    told = [event for event in night_events.of_night(home, night.id) if event.kind in night_events.DECISIONS]
+    return Morning(
+        kind=kind,
+        could=could,
+        trained=batch is not None and batch.day == day and len(entries) == 1,
+        whole=all(count == WHOLE for count in counts.values()),
+        in_time=ended is None or ended <= night.train_until,
+        messages=len(told),
+    )
+
+
+def _ingested(shop: Shop, home: Home, ticks: Clock) -> Batch | None:
+    """Calls `ingest` until it is done; returns None where there is nothing to do."""
+    while True:
+        try:
+            batch = runner.run(home, "ingest")
+            snapshots.record(home, "ingest")
+            assert isinstance(batch, Batch)
+            return batch
+        except NotYet:
+            ticks.now += STEP_S
+            shop.deliver(ticks.now)
+        except NothingToDo:
+            return None
+
+
+def _train(home: Home, night: Night, batch: Batch, ticks: Clock) -> datetime:
+    """Writes the plan and the training that such a night has; returns when the job has ended."""
+    left_h = (night.train_until.timestamp() - ticks.now) / HOUR_S
+    job_h = PLANNED_H if left_h >= OVERHEAD_H + PLANNED_H else FASTEST_H
+    ended = datetime.fromtimestamp(ticks.now, UTC) + timedelta(hours=OVERHEAD_H + job_h)
+    fastest = Placement(
+        rental=Rental(machine="a3-highgpu-1g"),
+        expected_s=FASTEST_H * HOUR_S,
+        expected_usd=1.0,
+        latest_start=night.train_until - timedelta(hours=FASTEST_H),
+    )
+    seconds = PLANNED_H * HOUR_S
+    records.write(
+        Plan(
+            rental=Rental(machine="g2-standard-8"),
+            forecast=JobForecast(expected_s=seconds, interval=(seconds, seconds), expected_usd=1.0),
+            batch_size=1,
+            micro_batch_size=1,
+            num_samples=batch.num_rows,
+            checkpoint_every_s=60.0,
+            fallbacks=(fastest,),
+            reasons=PlanReasons(runner_up=""),
+        ),
+        home.records,
+    )
+    records.write(
+        Training(
+            model_digest="",
+            num_samples=batch.num_rows,
+            num_updates=1,
+            num_restarts=0,
+            elapsed_s=job_h * HOUR_S,
+            cost_usd=0.0,
+            stopped_by="finished",
+            ended_at=ended,
+        ),
+        home.records,
+    )
+    return ended
+
+
+def mornings(number: int) -> list[Morning]:
+    """Runs the nights of a home whose source says in one way what is whole."""
+    logging.disable(logging.WARNING)
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    with frame.home() as home:
+        os.environ["DAYBREAK_HOME"] = str(home)
+        shop = SHOPS[number](home, home.parent / "sales")
+        keys = [f"ingest.wait_hours={WAIT_H:g}", f"night.train_hours={TRAIN_H:g}", *shop.keys]
+        params.override(home, keys, into=home)
+        checkout.git("commit", "--quiet", "--all", "--message=Have days delivered", folder=home)
+        ticks, draw = Clock(), random.Random(number)
+        days = [FIRST + timedelta(days=n) for n in range(NUM_MORNINGS)]
+        kinds = ["on time", *(draw.choice(shop.kinds) for _ in days[1:])]  # nothing is known before the first
+        for day, kind in zip(days, kinds, strict=True):
+            shop.waiting += deliveries(kind, day, draw)
+        ended = [morning(shop, day, kind, ticks) for day, kind in zip(days, kinds, strict=True)]
+        os.chdir("/")
+    return ended
+
+
+def files(sales: Path, url: str, **given: str) -> str:
+    """Returns the assignment of a source to params."""
+    arguments = {"use": "daybreak:Files", "url": f"{sales}{url}", **given}
+    return f"source={json.dumps(arguments)}"
+
+
+SHOPS: list[Callable[[Path, Path], Shop]] = [
+    lambda home, sales: Shop(
+        home=home,
+        sales=sales,
+        say=by_success,
+        keys=(files(sales, "/{day}/*.parquet", success_file="_SUCCESS"),),
+    ),
+    lambda home, sales: Shop(home=home, sales=sales, say=by_hour, keys=(files(sales, ""),)),
+    lambda home, sales: Shop(
+        home=home,
+        sales=sales,
+        say=by_growth,
+        keys=(files(sales, "/{day}.parquet"), f"ingest.settle_minutes={SETTLE_MINUTES}"),
+        settles=SETTLE_MINUTES * 60.0,
+        kinds=tuple(kind for kind in KINDS if kind != "partial"),  # half a day that lies still looks whole
+    ),
+]
+
+
+def main() -> None:
+    """Runs the three homes, and counts."""
+    with ProcessPoolExecutor(2) as pool:
+        ended = [one for of_home in pool.map(mornings, range(len(SHOPS))) for one in of_home]
+    frame.table(
+        [
+            {
+                "morning": kind,
+                "nights": len(of_kind),
+                "early enough": sum(one.could for one in of_kind),
+                "trained": sum(one.trained for one in of_kind),
+            }
+            for kind in KINDS
+            if (of_kind := [one for one in ended if one.kind == kind])
+        ]
+    )
+    could = [one for one in ended if one.could]
+    figures = {
+        "nights": float(len(ended)),
+        "trained on their day, of those whose day was there early enough": mean(one.trained for one in could),
+        "trained on a day that was there too late": float(
+            sum(one.trained and not one.could for one in ended)
+        ),
+        "nights with a day that was not whole": float(sum(not one.whole for one in ended)),
+        "trained in time": mean(one.in_time for one in ended if one.trained),
+        "nights with one message": mean(one.messages == 1 for one in ended),
+    }
+    targets: dict[str, frame.Target] = {
+        "trained on their day, of those whose day was there early enough": ("==", 1.0),
+        "trained on a day that was there too late": ("==", 0.0),
+        "nights with a day that was not whole": ("==", 0.0),
+        "trained in time": ("==", 1.0),
+        "nights with one message": ("==", 1.0),
+    }
+    frame.finish("late_data", figures, targets)
+
+
+if __name__ == "__main__":
+    main()
