@@ -32,8 +32,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Night, Plan, Training
 from daybreak.contract.sections import Params
 from daybreak.extensions.vertex.vertex import Vertex
-from daybreak.jobs.cost_tracker import spent_usd
-from daybreak.jobs.launcher import JOBS
+from daybreak.jobs.cost_tracker import JOBS, spent_usd
 from daybreak.machines.startup import DATA, START, TWICE
 from daybreak.planning import planner
 from tests.jobs import cloud

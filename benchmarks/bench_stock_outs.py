@@ -23,6 +23,7 @@ from daybreak.contract.record_parts import Rental, Strategy
 from daybreak.contract.record_types import Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import launcher
+from daybreak.jobs.cost_tracker import JOBS
 from tests.jobs import plans, stock
 from tests.jobs.cloud import TICK_S, Cloud, Look, Luck, night_of
 from tests.jobs.stock import Drawn
@@ -89,7 +90,7 @@ def main() -> None:
 
 def played(seed: int, folder: Path) -> Cloud:
     """The night of that number in a folder of its own, to its decision."""
-    (folder / launcher.JOBS).mkdir(parents=True)
+    (folder / JOBS).mkdir(parents=True)
     before = Path.cwd()
     os.chdir(folder)
     try:

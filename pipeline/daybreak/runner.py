@@ -39,6 +39,7 @@ from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
 from daybreak.evaluation.live_judge import LiveJudge, judge_of
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry import approval
 from daybreak.report import publisher
 from daybreak.storage import branch, erasures, ledger, snapshots
@@ -135,11 +136,8 @@ def _expect_intact(home: Home, stage: stages.Stage) -> None:
 
     A stage that is called until a job ends reads them when it sends the job.
     """
-    if stage.waits and stage.dvc == "frozen":
-        from daybreak.jobs import launcher
-
-        if any(launcher.JOBS.glob("*/")):
-            return
+    if stage.waits and stage.dvc == "frozen" and any(JOBS.glob("*/")):
+        return
     previous = records.read(Night, home.records).previous
     before = branch.text_at(home, previous, snapshots.LOCK) if previous else ""
     snapshots.expect_intact(home, stage.reads, before=erasures.now_of_lock(home, before) if before else "")

@@ -14,6 +14,7 @@ from daybreak.contract.record_parts import Rental
 from daybreak.contract.record_types import Training
 from daybreak.contract.sections import Plug
 from daybreak.jobs import collector, launcher
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.storage.home import Home
 from daybreak.training import gpus
 from tests.backends.rented import wait
@@ -84,7 +85,7 @@ class TrainingNight:
     @property
     def job(self) -> Path:
         """The folder of the one job."""
-        (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
+        (folder,) = (path for path in JOBS.iterdir() if path.is_dir())
         return folder.resolve()
 
     @property

@@ -34,6 +34,7 @@ from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
 from daybreak.gate import refit as stage
 from daybreak.jobs import launcher
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry import aliases
 from daybreak.rollout import rot
 from daybreak.storage import branch, ledger
@@ -122,7 +123,7 @@ def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_vers
     assert made and made.why_not == ""
     assert made.version and made.version.number == 2
     assert versions() == [1, 2]
-    assert len([path for path in launcher.JOBS.iterdir() if path.is_dir()]) == 1
+    assert len([path for path in JOBS.iterdir() if path.is_dir()]) == 1
     assert made.training and made.training.num_samples == 200 and made.training.warm
     assert {"predictions", "loads", "parity", "latency"} <= {check.name for check in made.checks}
     facts = json.loads((launcher.REFITTED / "model.json").read_text())
@@ -186,7 +187,7 @@ def kill_once(home: Path, is_time: Callable[[], bool]) -> None:
 
 def test_a_refit_that_is_killed_goes_on_to_the_same_bits(judged: Callable[..., Verdict], home: Path) -> None:
     judged(samples=0)
-    jobs = launcher.JOBS
+    jobs = JOBS
     kill_once(home, launcher.REFITTED.exists)  # trained, not registered
     kill_once(home, lambda: versions() == [1, 2])
     made = refitted()

@@ -15,7 +15,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.record_types import Night, Training
 from daybreak.extensions.pages import open_nights, running
-from daybreak.jobs import launcher
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.report.night_rows import row_of
 from daybreak.rollout import night_events
@@ -65,7 +65,7 @@ def training(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def job_state() -> str:
     """The state of the only job of the night in this folder."""
-    (path,) = launcher.JOBS.glob("*/submissions.json")
+    (path,) = JOBS.glob("*/submissions.json")
     last = JobAttempts(path.parent).last
     return Local(home=Home.here()).state(last.handle) if last and last.handle else ""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from daybreak.contract import records
 from daybreak.jobs import launcher
-from daybreak.jobs.launcher import JOBS
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.storage.home import Home
 from daybreak.training.recipe import Recipe, Result
 from daybreak.training.worker import write_facts

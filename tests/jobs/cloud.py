@@ -22,6 +22,7 @@ from daybreak.contract.record_parts import JobForecast, Placement, PlanReasons, 
 from daybreak.contract.record_types import Night, Plan, Training
 from daybreak.contract.sections import Params
 from daybreak.jobs import launcher
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.machines.startup import BEFORE_WORK
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
@@ -512,7 +513,7 @@ def play(
 
 def bad_night(seed: int, folder: Path) -> Cloud:
     """A bad night in a folder of its own, to its decision."""
-    (folder / launcher.JOBS).mkdir(parents=True)
+    (folder / JOBS).mkdir(parents=True)
     before = Path.cwd()
     os.chdir(folder)
     try:

@@ -15,7 +15,7 @@ from daybreak.contract.sections import Plug
 from daybreak.contract.workload import make_model, write_state
 from daybreak.jobs import launcher, observed_job
 from daybreak.jobs.collector import MODEL
-from daybreak.jobs.launcher import JOBS
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.registry.weights import load_model
 from daybreak.training import checkpoint

@@ -15,7 +15,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.jobs import launcher, reconciler
 from daybreak.jobs.collector import MODEL
-from daybreak.jobs.launcher import JOBS
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage.home import Home
 from daybreak.training import worker

@@ -10,6 +10,7 @@ import pytest
 from daybreak.contract.backend import label
 from daybreak.contract.errors import NotYet
 from daybreak.jobs import launcher
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage.home import Home
 from tests.jobs import plans
@@ -27,7 +28,7 @@ class Hosts:
 
     def look(self, host: str) -> str:
         """Calls the launcher of a host once, and returns its message."""
-        (self.folder / host / launcher.JOBS).mkdir(parents=True, exist_ok=True)
+        (self.folder / host / JOBS).mkdir(parents=True, exist_ok=True)
         with chdir(self.folder / host), pytest.raises(NotYet) as refusal:
             launcher.look_after(
                 Home(Path.cwd()),
@@ -46,7 +47,7 @@ class Hosts:
         self.cloud.pass_to(self.cloud.now + seconds)
 
     def job_of(self, host: str) -> str:
-        (path,) = (path for path in (self.folder / host / launcher.JOBS).iterdir() if path.is_dir())
+        (path,) = (path for path in (self.folder / host / JOBS).iterdir() if path.is_dir())
         last = JobAttempts(path).last
         assert last
         return last.job

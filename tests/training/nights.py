@@ -18,6 +18,7 @@ from daybreak.contract.record_parts import JobForecast, PlanReasons, Rental, Tun
 from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Training
 from daybreak.contract.sections import Params
 from daybreak.jobs import collector, launcher
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.storage.home import Home
 from daybreak.training.recipe import Recipe
 from tests.fakes import write_curve
@@ -139,7 +140,7 @@ def train(
             )
         except NotYet:
             assert time.monotonic() < until, "training did not come to an end"
-        (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
+        (folder,) = (path for path in JOBS.iterdir() if path.is_dir())
         between(folder)
         time.sleep(0.05)
 

@@ -25,6 +25,9 @@ class Fleet(Section):
     asks for. Empty: nothing is shared, and each model plans as if it were alone."""
     budget_usd: float | None = Field(None, ge=0)
     """Dollars of an evening for all models together; empty: each has its own `night.budget_usd`."""
+    usd_per_month: float | None = Field(None, gt=0)
+    """Dollars of a calendar month, UTC, for all models together, spread over its evenings; empty: no
+    limit."""
     value: dict[str, PositiveFloat] = Field(default_factory=dict)
     """What a model counts for beside the others, by its name; 1 where it is not named."""
 

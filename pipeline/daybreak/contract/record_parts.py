@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from daybreak.contract.formats import counted, dollars
+
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pydantic import ConfigDict
 
@@ -480,11 +482,43 @@ class RecipeTest(Record):
     effect: MeasuredEffect | None = None  # mean over nights of the first metric; None: nothing was scored
 
 
+@dataclass(frozen=True, kw_only=True)
+class MonthBudget(Record):
+    """The dollars of a calendar month, as a night finds them when it opens.
+
+    >>> str(MonthBudget(usd=300, spent_usd=180, num_nights=12))
+    "$120.00 of this month's $300.00 are left for 12 nights"
+    """
+
+    usd: float  # night.usd_per_month
+    spent_usd: float  # by the nights before
+    num_nights: int  # to come this month, tonight's among them
+
+    @property
+    def left_usd(self) -> float:
+        """Returns the dollars that the month has left."""
+        return max(0.0, self.usd - self.spent_usd)
+
+    def limit(self, budget_usd: float, *, alone: bool) -> float:
+        """Returns what a night with a budget of its own may cost; `alone`: it may take all that is left."""
+        return min(budget_usd, self.left_usd / (1 if alone else self.num_nights))
+
+    def binds(self, budget_usd: float) -> bool:
+        """Returns whether the budget of a night is what the month leaves, rather than its own."""
+        return budget_usd in (self.left_usd, self.left_usd / self.num_nights)
+
+    def __str__(self) -> str:
+        """Returns what is left in a few words."""
+        nights = counted(self.num_nights, "night")
+        return f"{dollars(self.left_usd)} of this month's {dollars(self.usd)} are left for {nights}"
+
+
 EventKind = Literal[
     "opened",
     "drift",
     "planned",
     "over budget",
+    "month budget",
     "question",
     "approved",
     "declined",

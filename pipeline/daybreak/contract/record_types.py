@@ -26,6 +26,7 @@ from daybreak.contract.record_parts import (
     Live,
     LiveMetric,
     MeasuredEffect,
+    MonthBudget,
     Placement,
     PlanReasons,
     Portion,
@@ -65,6 +66,7 @@ class Night(Record):
     booted_at: float = 0.0  # seconds since 1970 (daybreak/contract/clock.py)
     test_hours: float = 0.0  # that a live test needs, by the traffic of the last days; 0: none is planned for
     chosen: Chosen | None = None  # None: the objective is not quality, or there is nothing to choose
+    month: MonthBudget | None = None  # None: nothing limits a month
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +309,13 @@ class Stop(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bill(Record):
+    """What the jobs of a night cost whose training did not come to its end."""
+
+    usd: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Refit(Record):
     """What became of a version that was promoted, by training it on the held-out days too."""
 
@@ -406,6 +415,7 @@ OF_A_NIGHT = (
     Profile,
     Plan,
     Training,
+    Bill,
     Evaluation,
     Version,
     Verdict,

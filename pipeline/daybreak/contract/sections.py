@@ -151,6 +151,10 @@ class NightParams(Section):
     budget_usd: float = Field(50, ge=0)
     """US dollars that training may cost in a night. A plan or a job that would cost more is refused or
     stopped."""
+    usd_per_month: float | None = Field(None, gt=0)
+    """US dollars that the nights of a calendar month of `time_zone` may cost. A night may cost its part of
+    what the month has left, spread over the nights to come, and `budget_usd` at most; one whose trigger sets
+    `budget_usd` may take all that is left. At 80 and 100 % people are told. Empty: no limit."""
     keep: int = Field(7, ge=1)
     """Closed nights whose folders stay in `nights/`; the ledger keeps all nights. Lower it to free disk."""
     keep_days: float = Field(90, gt=0)
@@ -527,6 +531,7 @@ NotifyEvent = Literal[
     "failed",
     "late",
     "over budget",
+    "month budget",
     "calibration lost",
     "disk low",
     "alarm",

@@ -14,6 +14,7 @@ from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.storage.journal import Journal
 
+JOBS = Path("data/work/jobs")  # a folder for each job of a night
 FILE = "meter.json"
 
 

@@ -24,7 +24,7 @@ from daybreak.contract.sections import PlanParams, TrainParams, WorkloadPlug
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, observed_job, submissions
 from daybreak.jobs.backend_job import job_of
-from daybreak.jobs.cost_tracker import CostTracker, usd_per_hour
+from daybreak.jobs.cost_tracker import JOBS, CostTracker, usd_per_hour
 from daybreak.jobs.reconciler import Reconciler
 from daybreak.jobs.submissions import JobAttempt, JobAttempts
 from daybreak.machines.losses import mean_time_to_loss_s
@@ -36,7 +36,6 @@ from daybreak.training.recipe import CHAMPION, LearningRate, Recipe, SaveTimes, 
 
 log = logging.getLogger(__name__)
 
-JOBS = Path("data/work/jobs")
 LOCK = JOBS / "lock"  # of all jobs of a night
 REFITTED = collector.MODEL.parent / "refitted" / collector.MODEL.name
 

@@ -15,10 +15,21 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import LostLedger, NothingToDo, NotYet, PipelineError, sentence
 from daybreak.contract.formats import counted, size
 from daybreak.contract.record_parts import Event
-from daybreak.contract.record_types import Approval, Champion, Night, Release, Stop, Verdict, Version
+from daybreak.contract.record_types import (
+    Approval,
+    Bill,
+    Champion,
+    Night,
+    Release,
+    Stop,
+    Training,
+    Verdict,
+    Version,
+)
 from daybreak.contract.sections import BackendPlug, LiveSections, NightParams, RegisterParams
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.jobs import reaper
+from daybreak.jobs.cost_tracker import JOBS, spent_usd
 from daybreak.prediction import scorecard
 from daybreak.registry import approval
 from daybreak.rollout import lost_ledger, night_events
@@ -38,6 +49,7 @@ def close(home: Home, night: Night, params: LiveSections, backend: BackendPlug) 
     overtaken = ledger.overtaken(home, night)
     if not overtaken:
         _mark_lost_promotion(home, night)
+    _write_bill(home, night)
     failure = _first_failure(home)
     verdict = _final_verdict(home, night, failure, overtaken)
     _note_events(home, night)
@@ -68,6 +80,12 @@ class _Failure:
 
     def __str__(self) -> str:
         return f"{self.stage} failed: {self.why}"
+
+
+def _write_bill(home: Home, night: Night) -> None:
+    """Records what the jobs of a night cost whose training has not said so, as it failed."""
+    if records.find(Training, home.records) is None and (usd := spent_usd(JOBS, night=night.id)):
+        records.write(Bill(usd=usd), home.records)
 
 
 def _first_failure(home: Home) -> _Failure | None:

@@ -27,12 +27,14 @@ from daybreak.contract.errors import (
     ReleaseError,
     sentence,
 )
-from daybreak.contract.formats import counted
+from daybreak.contract.formats import counted, dollars
+from daybreak.contract.record_parts import MonthBudget
 from daybreak.contract.record_types import Champion, Night, Release
 from daybreak.contract.sections import LiveSections, NightParams, Params
 from daybreak.contract.table import Table
 from daybreak.evaluation.live_judge import judge_of
 from daybreak.night import recipe_turns
+from daybreak.night.month_budget import month_budget
 from daybreak.rollout import lost_ledger
 from daybreak.storage import (
     address,
@@ -85,13 +87,22 @@ def open(
         raise ParamsError(
             f"--night {night!r} is not a valid name; use up to 200 letters, digits, dots, dashes, underscores"
         )
-    wanted = _Wanted(name=night, day=day, due=due, trigger=trigger, home=home, root=root, here=here)
+    wanted = _Wanted(
+        name=night,
+        day=day,
+        due=due,
+        trigger=trigger,
+        assignments=set or [],
+        home=home,
+        root=root,
+        here=here,
+    )
     if night:  # rather than import the workload first
         _expect_turn(home, night, wanted.folder)
     opened = _opened(wanted.folder, night) if night else None
     if opened is None:
         try:
-            opened = _new(wanted, assignments=set or [])
+            opened = _new(wanted)
         except (NotYet, NothingToDo):
             raise
         except Exception as error:  # of any kind; raised again
@@ -115,6 +126,7 @@ class _Wanted:
     day: date | None
     due: str
     trigger: str
+    assignments: list[str]
     home: Home
     root: Path  # the home, or the checkout that a night with `here` runs in
     here: bool
@@ -124,9 +136,9 @@ class _Wanted:
         return self.root if self.here else self.home.nights / self.name
 
 
-def _new(wanted: _Wanted, *, assignments: list[str]) -> Night:
+def _new(wanted: _Wanted) -> Night:
     """Lays out the folder of a night that is not open yet, once its day is known."""
-    overridden = params.override(wanted.root, assignments)
+    overridden = params.override(wanted.root, wanted.assignments)
     for _, needed in hooks.unread_keys(overridden):
         raise ParamsError(needed)
     for plug in (overridden.source, overridden.workload, overridden.backend):
@@ -142,7 +154,7 @@ def _new(wanted: _Wanted, *, assignments: list[str]) -> Night:
         return opened
     with checkout.folders_alone(wanted.root):
         _expect_turn(wanted.home, wanted.name, wanted.folder)
-        return _opened(wanted.folder, wanted.name) or _lay_out(wanted, wanted.day, overridden, assignments)
+        return _opened(wanted.folder, wanted.name) or _lay_out(wanted, wanted.day, overridden)
 
 
 def _keep_failure(wanted: _Wanted, error: Exception) -> None:
@@ -202,12 +214,12 @@ def _airflow_run() -> str:
     return f"{dag}/{run}" if dag and run else ""
 
 
-def _lay_out(wanted: _Wanted, day: date, overridden: Params, assignments: list[str]) -> Night:
+def _lay_out(wanted: _Wanted, day: date, overridden: Params) -> Night:
     """Makes the folder of the night, or completes a partial one, changes into it, and returns the night.
 
     The record is written last, so that a folder without a record is not a night.
     """
-    home, root, folder = wanted.home, wanted.root, wanted.folder
+    home, root, folder, assignments = wanted.home, wanted.root, wanted.folder, wanted.assignments
     lost_ledger.expect_ledger(home, overridden.register_, opens=True)
     address.settle(wanted.home.folder)
     commit = checkout.git("rev-parse", "HEAD", folder=root)
@@ -216,7 +228,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: Params, assignments: list[s
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
     else:
         _warn_of_changes(root)
-    turn = None if wanted.here else _champions_turn(wanted, commit, overridden, assignments)
+    turn = None if wanted.here else _champions_turn(wanted, commit, overridden)
     if turn:
         commit = turn.commit
     elif not wanted.here:
@@ -231,7 +243,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: Params, assignments: list[s
     champion = _restore(home, previous, day, candidate=turn.candidate if turn else None)
     booted_at = clock.read_anew()
     night = replace(
-        _night(wanted, day, overridden.night, commit, previous),
+        _night(wanted, day, overridden.night, commit, previous, month=_month(home, overridden.night)),
         cold=_why_cold(home, champion, day, overridden),
         boot=clock.boot(),
         booted_at=booted_at,
@@ -247,9 +259,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: Params, assignments: list[s
     return night
 
 
-def _champions_turn(
-    wanted: _Wanted, commit: str, asked: Params, assignments: list[str]
-) -> recipe_turns.Turn | None:
+def _champions_turn(wanted: _Wanted, commit: str, asked: Params) -> recipe_turns.Turn | None:
     """Returns the turn of the champion's recipe, laid out in the night's folder; None where it has none."""
     try:
         turn = recipe_turns.of_champion(
@@ -258,14 +268,14 @@ def _champions_turn(
             asked,
             commit=commit,
             trigger=wanted.trigger,
-            assignments=assignments,
+            assignments=wanted.assignments,
         )
         if turn is None:
             return None
         _check_out(wanted, turn.commit)
         todays = checkout.git("show", f"{commit}:{params.FILE}", folder=wanted.root)
         records.replace_text(wanted.folder / params.FILE, todays + "\n")
-        params.override(wanted.folder, assignments, into=wanted.folder)
+        params.override(wanted.folder, wanted.assignments, into=wanted.folder)
         return turn if recipe_turns.take(turn, wanted.folder) else None
     except PipelineError as error:
         why = sentence(error)
@@ -279,20 +289,41 @@ def _check_out(wanted: _Wanted, commit: str) -> None:
     snapshots.share_cache(wanted.folder, cache=wanted.root / ".dvc" / "cache")
 
 
-def _night(wanted: _Wanted, day: date, given: NightParams, commit: str, previous: str) -> Night:
-    """Returns the record of a night that begins now."""
-    now = clock.utc().replace(microsecond=0)
+def _month(home: Home, given: NightParams) -> MonthBudget | None:
+    """Returns what the month has left; None without a limit."""
+    if given.usd_per_month is None:
+        return None
+    return month_budget([home], usd=given.usd_per_month, at=clock.utc(), zone=given.time_zone)
+
+
+def _night(
+    wanted: _Wanted,
+    day: date,
+    given: NightParams,
+    commit: str,
+    previous: str,
+    *,
+    month: MonthBudget | None = None,
+) -> Night:
+    """Returns the record of a night that begins now; `month` may lower its budget."""
+    now, budget_usd = clock.utc().replace(microsecond=0), given.budget_usd
+    if month:
+        is_asked = any(one.startswith("night.budget_usd=") for one in wanted.assignments)
+        budget_usd = month.limit(budget_usd, alone=is_asked)
+        if budget_usd < given.budget_usd:
+            log.info("%s, so tonight may cost %s (night.usd_per_month)", month, dollars(budget_usd))
     return Night(
         id=wanted.name,
         day=day,
         started_at=now,
         train_until=now + timedelta(hours=given.train_hours),
         decide_until=now + timedelta(hours=given.decide_hours),
-        budget_usd=given.budget_usd,
+        budget_usd=budget_usd,
         trigger=wanted.trigger,
         airflow_run=_airflow_run(),
         code_commit=commit,
         previous=previous,
+        month=month,
     )
 
 

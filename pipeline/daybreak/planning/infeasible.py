@@ -117,9 +117,17 @@ def infeasible(
         ways = [f"{_hours(window, deadline_s)} with night.budget_usd {_usd(budget_usd):.2f}"]
     return (
         f"no machine of plan.machines trains on {tonight.num_samples:,} samples by "
-        f"{night.train_until:%H:%M} UTC for ${night.budget_usd:.2f}; "
+        f"{night.train_until:%H:%M} UTC for ${night.budget_usd:.2f}{_by_month(night)}; "
         f"the least that helps: {', or '.join(ways)}"
     )
+
+
+def _by_month(night: Night) -> str:
+    """Returns in words that the dollars of the month are the limit; "" where those of the night are."""
+    month = night.month
+    if month is None or not month.binds(night.budget_usd):
+        return ""
+    return f" ({month}; raise night.usd_per_month, or trigger this night with a budget of its own)"
 
 
 def _usd(dollars: float) -> float:

@@ -148,7 +148,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         elapsed_s=training.elapsed_s if training else None,
         trained_s=training.took_s if training else None,
         train_within_s=(night.train_until - night.started_at).total_seconds(),
-        usd=training.cost_usd if training else None,
+        usd=entry.usd,
         budget_usd=night.budget_usd,
         predicted_s=predicted if predicted and min(predicted) > 0 else None,
         predicted_usd=forecast.expected_usd if forecast else None,

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 DECISIONS: tuple[EventKind, ...] = ("promoted", "refused", "stopped", "failed")  # that a night ends with
 GATE = "gate"  # who decides where no person is asked
+MONTH_SHARES = (0.8, 1.0)  # of the month's dollars
 GIVEN_UP_AFTER = timedelta(days=1)  # of a night that nobody closed
 
 
@@ -185,6 +186,7 @@ def derive(entry: Entry, *, at: datetime, over: bool) -> Iterator[Event]:
     if plan := entry.plan:
         what = f"{plan.rental}: {duration(plan.forecast.expected_s)}, {dollars(plan.forecast.expected_usd)}"
         yield Event(kind="planned", at=at, night=night.id, subject=str(plan.rental), reason=what)
+    yield from _month_spent(entry, at=at)
     if training and training.cost_usd > night.budget_usd:
         cost = f"its jobs cost {dollars(training.cost_usd)} of {dollars(night.budget_usd)}"
         yield Event(kind="over budget", at=training.ended_at or at, night=night.id, reason=cost)
@@ -201,6 +203,20 @@ def derive(entry: Entry, *, at: datetime, over: bool) -> Iterator[Event]:
         yield _stopped(entry, entry.stopped)
     elif over and verdict and not verdict.failed:
         yield _refused(night, verdict, entry.approval, at=at)
+
+
+def _month_spent(entry: Entry, *, at: datetime) -> Iterator[Event]:
+    """Yields that the night took the month's dollars beyond a share of them that people hear of."""
+    month = entry.night.month
+    if month is None or entry.usd is None:
+        return
+    now = month.spent_usd + entry.usd
+    for share in MONTH_SHARES:
+        if month.spent_usd < share * month.usd <= now:
+            spent = f"{dollars(now)} of this month's {dollars(month.usd)} are spent (night.usd_per_month)"
+            yield Event(
+                kind="month budget", at=at, night=entry.night.id, subject=f"{share:.0%}", reason=spent
+            )
 
 
 def _drifted(entry: Entry, *, at: datetime) -> Iterator[Event]:

@@ -20,7 +20,7 @@ from daybreak.contract.backend import Backend
 from daybreak.contract.errors import DataError, PipelineError, sentence
 from daybreak.contract.record_types import Refit, Version
 from daybreak.contract.sections import Params
-from daybreak.jobs.launcher import JOBS
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry import aliases, carried_code
 from daybreak.storage import branch, checkout, dvc_cache, ledger
 from daybreak.storage.bucket import BucketFolder

@@ -20,6 +20,7 @@ from daybreak.contract.record_types import (
     OF_A_NIGHT,
     Approval,
     Batch,
+    Bill,
     Champion,
     Dataset,
     Evaluation,
@@ -64,6 +65,7 @@ class Entry:
     profile: Profile | None = None
     plan: Plan | None = None
     training: Training | None = None
+    bill: Bill | None = None
     evaluation: Evaluation | None = None
     version: Version | None = None
     verdict: Verdict | None = None
@@ -80,6 +82,15 @@ class Entry:
     def serving(self) -> Release | None:
         """Returns what served once this commit was made."""
         return self.release or self.champion
+
+    @property
+    def usd(self) -> float | None:
+        """Returns what all jobs of the night cost, failed ones among them; None where none has run."""
+        if self.refit and self.refit.training:
+            return self.refit.training.cost_usd
+        if self.training:
+            return self.training.cost_usd
+        return self.bill.usd if self.bill else None
 
     @property
     def promoted(self) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from calendar import monthrange
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,8 @@ from daybreak.contract.errors import NotYet, ParamsError, PlanError
 from daybreak.contract.record_types import Action, Night, Plan, Refit, Verdict
 from daybreak.extensions.fleets import evening
 from daybreak.extensions.fleets.sharing import Way
-from daybreak.jobs import launcher, submissions
+from daybreak.jobs import submissions
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.storage import homes
 from daybreak.storage.home import Home
 from tests.planning.jobs import DATASET, night, profile
@@ -104,6 +106,22 @@ def test_a_night_that_does_not_look_any_more_keeps_nobody_waiting(lead: Path) ->
     assert look(cards, HOUR, later_s=evening.UNSEEN_S + 1)[0] == "g2-standard-4"
 
 
+def test_the_dollars_of_a_month_are_spread_over_its_evenings(lead: Path) -> None:
+    today = records.read(Night, lead / "nights/one" / records.RUN).started_at.date()
+    num_days = monthrange(today.year, today.month)[1] - today.day + 1
+    write(
+        lead,
+        machines="{g2-standard-4: 2}",
+        budget_usd="100",
+        usd_per_month=str(3.0 * num_days),
+        value="{shop: 2}",
+    )
+    with pytest.raises(NotYet):
+        look(lead, HOUR)
+    with pytest.raises(PlanError, match=r"has \$3\.00 left and cards needs \$2\.00 .* or usd_per_month"):
+        look(lead.parent / "cards", HOUR)
+
+
 def test_a_model_that_the_dollars_do_not_suffice_for_goes_first_on_the_next_evening(lead: Path) -> None:
     write(lead, machines="{g2-standard-4: 2}", budget_usd="3.0", value="{shop: 2}")
     cards = lead.parent / "cards"
@@ -139,8 +157,8 @@ def test_a_second_night_of_an_evening_has_what_the_first_did_not_spend(lead: Pat
         look(lead, HOUR)
     assert look(lead, HOUR, later_s=evening.PATIENCE_S)[0] == "g2-standard-4"
     if has_rented:
-        (first / launcher.JOBS / "job").mkdir(parents=True)
-        (first / launcher.JOBS / "job" / submissions.FILE).write_text("")
+        (first / JOBS / "job").mkdir(parents=True)
+        (first / JOBS / "job" / submissions.FILE).write_text("")
     records.write(verdict("no data"), first / records.RUN)  # it trained nothing, or only planned
     second = replace(records.read(Night, first / records.RUN), id="two")
     records.write(second, lead / "nights/two" / records.RUN)

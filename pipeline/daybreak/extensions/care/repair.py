@@ -28,7 +28,7 @@ from daybreak.contract.sections import Params
 from daybreak.contract.table import Table
 from daybreak.data import ingest
 from daybreak.data.partitions import RAW
-from daybreak.jobs.launcher import JOBS
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry import aliases, carried_code, packaging
 from daybreak.registry.carried_code import MODEL
 from daybreak.rollout import ledger_copy, rot

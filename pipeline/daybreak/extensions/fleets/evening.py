@@ -10,7 +10,7 @@ An open night without an offer is waited for, at most `PATIENCE_S`. A night that
 any more, since it was killed, is passed over until it calls again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from daybreak.contract.sections import PlanSections
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.fleets.sharing import EveningDemand, Share, Way, divide
 from daybreak.machines.catalog import HEADROOM
+from daybreak.night.month_budget import month_budget
 from daybreak.storage import homes
 from daybreak.storage.home import Home
 from daybreak.storage.journal import Journal
@@ -227,7 +228,8 @@ def _taken(
         for taking in other["takings"]
         if now - taking["at"] < EVENING_S and _may_have_rented(Path(other["home"]), taking["night"])
     )
-    left_usd = None if fleet.budget_usd is None else fleet.budget_usd - spent_usd
+    budget_usd = _budget_usd(folders.values(), fleet, now=now)
+    left_usd = None if budget_usd is None else budget_usd - spent_usd
     division = divide(waiting, machines=fleet.machines, budget_usd=left_usd, running=running)
     late = [name for name in _expected(folders, entries, now=now) if name != model]
     if late and now - entry["offered_at"] < PATIENCE_S:
@@ -237,7 +239,8 @@ def _taken(
         least = min(way["usd"] for way in entry["ways"])
         entry["refused"] = (
             f"the evening of the fleet has ${left_usd or 0:.2f} left and {model} needs ${least:.2f} at "
-            f"least; it goes first on the next one, or raise budget_usd in {lead / 'fleet.yaml'}"
+            f"least; it goes first on the next one, or raise budget_usd or usd_per_month in "
+            f"{lead / 'fleet.yaml'}"
         )
         raise PlanError(entry["refused"])
     if share.start_s > 0:
@@ -248,6 +251,16 @@ def _taken(
     entry |= {"share": asdict(share.way), "started_at": now}
     entry["takings"].append({"night": entry["night"], "at": now, "usd": share.way.usd})
     return share, now - entry["offered_at"]
+
+
+def _budget_usd(folders: Iterable[Path], fleet: "Fleet", *, now: float) -> float | None:
+    """Returns what an evening may cost, by its own budget and that of the month; None without a limit."""
+    limits = [] if fleet.budget_usd is None else [fleet.budget_usd]
+    if fleet.usd_per_month is not None:
+        homes_of_fleet, at = [Home(folder) for folder in folders], datetime.fromtimestamp(now, UTC)
+        month = month_budget(homes_of_fleet, usd=fleet.usd_per_month, at=at, zone="UTC")
+        limits.append(month.left_usd / month.num_nights)
+    return min(limits, default=None)
 
 
 def standing(lead: Path) -> dict[str, str]:

@@ -13,9 +13,8 @@ from daybreak.contract.sections import PlanParams
 from daybreak.extensions.pages import running
 from daybreak.extensions.pages.running import NightFacts, RunningJob, RunningNight
 from daybreak.jobs import submissions
-from daybreak.jobs.cost_tracker import spent_usd
+from daybreak.jobs.cost_tracker import JOBS, spent_usd
 from daybreak.jobs.heartbeats import Heartbeats
-from daybreak.jobs.launcher import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.report import links, outcome
 from daybreak.storage import jsonl, night_folders

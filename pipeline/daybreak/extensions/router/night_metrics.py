@@ -71,8 +71,8 @@ class NightMetrics:
         self._failures.update([failed] if failed else [])
         kinds = {event.kind for event in night_events.of_entry(entry)}  # a night may drift in many columns
         self._events.update(kind for kind in kinds if kind in COUNTED)
+        self._usd += entry.usd or 0.0
         if entry.training:
-            self._usd += entry.training.cost_usd
             self._train_s += entry.training.elapsed_s
 
     def collect(self) -> Iterator[Metric]:
@@ -97,7 +97,7 @@ class NightMetrics:
             "decided_timestamp_seconds": ("When its gate decided", _seconds(decided_at)),
             "last_deadline_timestamp_seconds": ("When it was to be decided", _seconds(night.decide_until)),
             "last_budget_usd": ("What its jobs might cost", night.budget_usd),
-            "last_cost_usd": ("What they cost", training.cost_usd if training else None),
+            "last_cost_usd": ("What they cost", entry.usd),
             "last_train_seconds": ("How long it trained", training.elapsed_s if training else None),
             "last_planned_seconds": (
                 "How long its plan expected",
