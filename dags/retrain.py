@@ -109,8 +109,8 @@ FORM = {
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 TYPED = {
     "DAY": "{{ params.day or (triggering_asset_events | day_of) }}",
-    "DUE": "{{ '' if dag_run.run_type == 'manual' else dag_run.run_after.isoformat() if"
-    " dag_run.run_type == 'asset_triggered' else ts }}",
+    "DUE": "{{ '' if dag_run.run_type in ('manual', 'operator_triggered') else"
+    " dag_run.run_after.isoformat() if dag_run.run_type == 'asset_triggered' else ts }}",
     "BEGAN": "{{ dag_run.start_date.isoformat() if dag_run.start_date else '' }}",
     "SCHEDULED": "{{ ts if dag_run.run_type == 'scheduled' and ti.try_number == 1 else '' }}",
     "TRAIN_HOURS": "{{ params.train_hours or '' }}",
@@ -119,6 +119,7 @@ TYPED = {
     "SPOT": "{{ {'allowed': 'true', 'not allowed': 'false'}.get(params.spot, '') }}",
     "ACCEPTED_DAYS": "{{ '[' ~ params.accepted_day ~ ']' if params.accepted_day else '' }}",
     "TRIGGER": "{{ 'manual: ' ~ (params.reason or 'no reason given') if dag_run.run_type == 'manual'"
+    " else params.reason or 'another DAG' if dag_run.run_type == 'operator_triggered'"
     " else 'assets' if dag_run.run_type == 'asset_triggered' else 'schedule' }}",
 }
 ASSIGN = {

@@ -1,12 +1,19 @@
-"""Watches every hour that the champion serves as well as it did, and ends jobs that no open night needs."""
+"""Watches every hour that the champion serves as well as it did, and ends jobs that no open night needs.
+
+Where the watch asks for a night (`watch.retrain`), it starts a run of the DAG `retrain`, whose name says for
+which finding: the same finding finds its run there, and starts no other.
+"""
 
 from datetime import timedelta
 
 import homes
 import notify
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
 from command_sensor import Command, CommandSensor
 from homes import Home
+
+DUE = "ti.xcom_pull(task_ids='due')"  # the trigger of the night, by the last line of `daybreak due`
 
 
 def watch_of(home: Home) -> DAG:
@@ -18,13 +25,22 @@ def watch_of(home: Home) -> DAG:
         cron="30 * * * *",
         default_args=notify.DEFAULT_ARGS,
     ) as dag:
-        CommandSensor(
+        watch = CommandSensor(
             task_id="watch",
             bash_command=notify.command(home, "watch"),
             retry_failures=True,
             timeout=timedelta(minutes=50).total_seconds(),
         )
         Command(task_id="reap", bash_command=notify.command(home, "reap"))
+        due = Command(task_id="due", bash_command=notify.command(home, "due"))
+        night = TriggerDagRunOperator(
+            task_id="night",
+            trigger_dag_id=home.dag_id("retrain"),
+            trigger_run_id=f"watch__{{{{ {DUE}.split(': ')[1] | replace(' ', '-') }}}}",
+            conf={"reason": f"{{{{ {DUE} }}}}"},
+            skip_when_already_exists=True,
+        )
+        watch >> due >> night
     return dag
 
 

@@ -112,6 +112,18 @@ def verdict(home: Home, *, night: str, json_: bool = False) -> int:
     return 0 if decided[0].kind == "promoted" else NothingToDo.exit_status
 
 
+def due(home: Home) -> int:
+    """Print why the watch asks for a night now; exit status 0 if it does, else 99.
+
+    Args:
+        home: whose nights these are
+    """
+    from daybreak.gate import retraining
+
+    print(retraining.trigger(home, home.params.watch), flush=True)
+    return 0
+
+
 def migrate(home: Home) -> int:
     """Rewrite params.yaml of an earlier release in the current form, and say what changed."""
     path = home.folder / params.FILE

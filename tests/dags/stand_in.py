@@ -2,8 +2,8 @@
 
 Copied to `pipeline/daybreak/__main__.py` of a home; the servers of `make up` there are the real ones.
 `endings.json` beside it says how a stage ends: the exit statuses of its calls, one after the other, the last
-one for ever; 0 where nothing is said. `gate` writes what stands there under `records` to its night. Every
-call is appended to `calls.jsonl`.
+one for ever; 0 where nothing is said, and of `due` 99. `gate` writes what stands there under `records` to
+its night, and a stage prints its text under `says`. Every call is appended to `calls.jsonl`.
 """
 
 import json
@@ -24,14 +24,15 @@ if stage == "show":
 calls = home / "calls.jsonl"
 with calls.open("a") as file:
     file.write(json.dumps({"folder": str(Path.cwd().relative_to(home)), "arguments": sys.argv[1:]}) + "\n")
-said = json.loads((home / "endings.json").read_text()).get(stage, [0])
+endings = json.loads((home / "endings.json").read_text())
+said = endings.get(stage, [99 if stage == "due" else 0])
 if stage == "gate":
-    for name, record in json.loads((home / "endings.json").read_text()).get("records", {}).items():
+    for name, record in endings.get("records", {}).items():
         path = Path("data/run") / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record))
 made = sum(json.loads(line)["arguments"][0] == stage for line in calls.read_text().splitlines())
-print(json.dumps({"stage": stage}))
+print(endings.get("says", {}).get(stage) or json.dumps({"stage": stage}))
 status = said[min(made, len(said)) - 1]
 if stage == "open" and not status:
     night = home / "nights" / sys.argv[sys.argv.index("--night") + 1]

@@ -112,6 +112,27 @@ def test_the_log_of_a_task_that_asks_again_has_what_it_says_and_no_more(standalo
     assert "return code" not in json.dumps(log)
 
 
+def test_the_watch_starts_a_night_for_a_finding_once_and_the_night_says_why(standalone: Any) -> None:
+    text = "watch: drift of version 3: served rows are \"unlike\" $(touch pwned); 'so'"
+    said = {"due": [0], "says": {"due": text}}
+    (standalone.home / "endings.json").write_text(json.dumps(said))
+    watches, name, started = "/api/v2/dags/watch/dagRuns", "watch__drift-of-version-3", []
+    for _ in range(2):
+        status, run = standalone.ask("POST", watches, {"logical_date": None})
+        assert status == 200, run
+        path = f"{watches}/{run['dag_run_id']}"
+        standalone.until(lambda path=path: standalone.ask("GET", path)[1]["state"] in ("success", "failed"))
+        tasks = standalone.ask("GET", f"{path}/taskInstances")[1]["task_instances"]
+        started.append({task["task_id"]: task["state"] for task in tasks})
+    done = {"watch": "success", "reap": "success", "due": "success"}
+    assert started == [done | {"night": "success"}, done | {"night": "skipped"}]
+    assert standalone.run_to_the_end(name) == "success"
+    (standalone.home / "endings.json").write_text("{}")
+    opened = [call for call in calls(standalone) if call[0] == "open" and name in call]
+    assert opened == [["open", "--night", name, "--trigger", text, "--warm"]]
+    assert not list(standalone.home.rglob("pwned"))
+
+
 def test_the_menu_leads_to_the_nights(standalone: Any) -> None:
     _, answer = standalone.ask("GET", "/api/v2/plugins")
     views = [view for plugin in answer["plugins"] for view in plugin["external_views"]]

@@ -55,7 +55,8 @@ DESCRIBE = """
         "order": [task.task_id for task in dag.topological_sort()],
         "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
         "commands": {task.task_id: getattr(task, "bash_command", "") for task in dag.tasks},
-        "watch": [task.bash_command for task in bag.dags["watch"].tasks],
+        "watch": [getattr(task, "bash_command", task.task_id) for task in bag.dags["watch"].tasks],
+        "started": [getattr(task, "trigger_dag_id", "") for task in bag.dags["watch"].tasks],
         "form": list(dag.params),
         "rollback": [bag.dags["rollback"].tasks[0].bash_command, list(bag.dags["rollback"].params)],
         "audit": [task.bash_command for task in bag.dags["audit"].tasks],
@@ -140,7 +141,10 @@ def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) ->
     assert [command.split("&& ")[-1] for command in described["watch"]] == [
         "python -P -m daybreak watch",
         "python -P -m daybreak reap",
+        "python -P -m daybreak due",
+        "night",
     ]
+    assert described["started"] == ["", "", "", "retrain"]
     assert {"watch", "reap"} < set(STAGES)
     assert described["drill"][0].endswith("&& python -P -m daybreak drill")
     assert described["audit"][0].endswith("&& python -P -m daybreak audit --deep")

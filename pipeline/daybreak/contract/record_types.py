@@ -57,7 +57,7 @@ class Night(Record):
     train_until: datetime
     decide_until: datetime
     budget_usd: float
-    trigger: str  # who started it and why: "schedule", or "manual: REASON"
+    trigger: str  # who started it and why: "schedule", "manual: REASON", or "watch: FINDING: REASON"
     code_commit: str
     previous: str  # commit of the ledger that this night follows; "" before the first
     airflow_run: str = ""  # DAG/RUN of the run of Airflow that opened it; "": none did

@@ -509,6 +509,12 @@ class WatchParams(Section):
     alias_edits: Literal["report", "revert", "adopt"] = "revert"
     """What to do where somebody moved the champion's alias in MLflow by hand: report it, move it back, or
     let that version serve."""
+    retrain: bool = False
+    """Whether drift of served rows since a promotion, or a loss of quality for which the watch rolled back,
+    starts a night at once: in Airflow by the DAG `watch`, else where `daybreak due` ends with exit status
+    0. Each finding starts one night, and none while another is open."""
+    retrain_per_month: int = Field(4, ge=1)
+    """Nights within 30 days that the watch may start."""
 
 
 class ServingParams(Section):

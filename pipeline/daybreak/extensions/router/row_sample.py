@@ -1,17 +1,21 @@
-"""Says before a night which rows of requests the routers keep, for `daybreak check`."""
+"""Says before a night which rows of requests the routers keep, and what the watch does with them."""
 
 from collections.abc import Iterator
 
+from daybreak.contract.formats import counted
 from daybreak.contract.sections import Params
 from daybreak.contract.workload import serves_rows
+from daybreak.data import suite
 from daybreak.extensions.router.settings import RouterParams
 from daybreak.storage.home import Home
 from daybreak.storage.kept_rows import MAX_ROWS_A_DAY
 
 
 def checks(home: Home, params: Params) -> Iterator[tuple[str, bool, str]]:
-    """Yields what `serving.keep_rows` keeps, and whose rows they are; nothing where it keeps none."""
+    """Yields what `serving.keep_rows` keeps, whose rows they are, and what starts a night by the watch."""
     kept = params.section(RouterParams)
+    if params.watch.retrain:
+        yield "watch.retrain", True, _retrains(home, params, keeps=bool(kept.keep_rows))
     if not kept.keep_rows:
         return
     workload = params.workload.make()
@@ -28,3 +32,15 @@ def checks(home: Home, params: Params) -> Iterator[tuple[str, bool, str]]:
         f"the log of serving keeps the rows of {kept.keep_rows:.3g} of the requests for predictions, at most "
         f"{MAX_ROWS_A_DAY:,} a day, for {kept.keep_days:g} days: {personal}, {erased}",
     )
+
+
+def _retrains(home: Home, params: Params, *, keeps: bool) -> str:
+    path = home.folder / params.validate_.suite
+    at_most = f"at most {counted(params.watch.retrain_per_month, 'night')} in 30 days"
+    if not keeps:
+        return f"a loss of quality starts a night, {at_most}; drift none, as serving.keep_rows is 0"
+    if path.exists() and suite.load(path).drift == "off":
+        return (
+            f"a loss of quality, or drift of predictions, starts a night, {at_most}; the suite has drift: off"
+        )
+    return f"a loss of quality, or drift of served rows, starts a night, {at_most}"
