@@ -5,8 +5,8 @@ be retried. No worker is held while another night is open, a job trains, a gate 
 version ready: those stages are sensors, which give their slot back between calls. Between `gate` and `refit`,
 `review` asks a person where one is to be asked, and is skipped otherwise.
 What stages tell each other are the records in the folder of the night; a task's log ends with the
-record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed, and
-`verdict` only if a version was promoted: otherwise it is skipped. Its XCom says what was decided.
+record that it wrote. `predict` and `close` run whatever happened; `done` is green if nothing on the way
+failed, and `verdict` only if a version was promoted: otherwise it is skipped. Its XCom says what was decided.
 
 Run as a script, this file runs one night in the terminal, without a scheduler.
 """
@@ -234,6 +234,11 @@ def nights_of(home: Home) -> DAG:
             bash_command=opened + notify.command(home, "close", IN_NIGHT),
             trigger_rule="all_done",
         )
+        predict = Command(
+            task_id="predict",
+            bash_command=opened + notify.command(home, "predict", IN_NIGHT),
+            trigger_rule="all_done",
+        )
         close.operator_extra_links = (MlflowLink(), ReportLink())
         gate = reconciler(home, "gate")
         refit = reconciler(
@@ -277,10 +282,11 @@ def nights_of(home: Home) -> DAG:
             review.approve(home, IN_NIGHT),
             refit,
             promote,
+            predict,
             close,
         )
         gate >> refit
-        [promote, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
+        [promote, predict, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
         close >> Verdict(task_id="verdict", trigger_rule="all_done", on_failure_callback=None)
     return dag
 

@@ -35,6 +35,7 @@ ROOMS = (
     "gate",
     "report",
     "serving",
+    "batch_inference",
 )
 FIRST = ("hooks",)  # the table of extensions, which every room may ask
 # Modules beside the rooms, which know all of them, in order too.

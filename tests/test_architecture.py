@@ -100,7 +100,8 @@ def test_a_room_imports_only_rooms_before_it() -> None:
 @pytest.mark.parametrize("name", stages.STAGES)
 def test_a_stage_reaches_no_file_that_shows_what_it_decides_or_asks_users(name: str) -> None:
     behind = architecture.closure(architecture.graph(), stages.STAGES[name].path.partition(":")[0])
-    assert not {"report", "serving"} & set(map(architecture.room, behind))
+    shown = {"report"} if name == "predict" else {"report", "serving", "batch_inference"}
+    assert not shown & set(map(architecture.room, behind))
     if name in ("open", "gate", "promote", "close", "rollback"):
         assert len([module for module in behind if MODULES[module].stem != "__init__"]) < 68
 
@@ -308,7 +309,7 @@ def test_the_options_of_a_stage_are_the_scalars_of_its_signature(name: str) -> N
 def test_each_record_is_written_by_a_stage_and_only_one() -> None:
     writers = [runner.written_by(name) for name in stages.CHAIN]
     kinds = [kind for kind in writers if kind]
-    assert len(kinds) == len(set(kinds)) == 12
+    assert len(kinds) == len(set(kinds)) == 13
     assert {kind.__name__ for kind in kinds} == {
         "Night",
         "Batch",
@@ -322,6 +323,7 @@ def test_each_record_is_written_by_a_stage_and_only_one() -> None:
         "Verdict",
         "Refit",
         "Release",
+        "Predictions",
     }
 
 

@@ -34,7 +34,7 @@ from daybreak.contract.errors import (
     sentence,
 )
 from daybreak.contract.record_parts import Record
-from daybreak.contract.record_types import Approval, Night, Stop, Verdict
+from daybreak.contract.record_types import Approval, Night, Predictions, Stop, Verdict
 from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
@@ -49,7 +49,7 @@ from daybreak.storage.source_code import frame_digest, running_digest
 log = logging.getLogger("daybreak")
 
 OPTION_TYPES: tuple[Any, ...] = (str, int, int | str, float, bool, date, date | None, list[str] | None)
-ENDING = ("close", "stop")  # a night can be ended whatever is wrong with it
+ENDING = ("predict", "close", "stop")  # a night can be ended whatever is wrong with it
 CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 
 
@@ -251,6 +251,10 @@ def _close_unopened(home: Home) -> None:
     """Writes the night of this folder, which could not be opened, to the ledger."""
     publisher.publish_failure(home, "open")
     try:
+        run(home, "predict")
+    except (PipelineError, NothingToDo) as error:
+        log.error("nothing is predicted: %s", sentence(error))
+    try:
         run(home, "close")
     except PipelineError as error:
         log.error("the night that could not be opened is not in the ledger: %s", sentence(error))
@@ -390,6 +394,7 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
             records.write(record, home.records)
     except NotYet as pending:
         mark(home, name, waits=str(pending))
+        _predict_in_time(home, name)
         raise
     except NothingToDo as reason:
         mark(home, name, skipped=str(reason))
@@ -400,6 +405,22 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
         raise
     mark(home, name)
     return record
+
+
+def _predict_in_time(home: Home, waiting: str) -> None:
+    """Writes the champion's predictions while a stage waits, once they would be late by waiting with it.
+
+    A failure is left to the stage's own turn.
+    """
+    night = records.find(Night, home.records) if waiting in stages.CHAIN[1:] else None
+    if night is None or night.predict_from is None or clock.utc() < night.predict_from:
+        return
+    if records.find(Predictions, home.records) or any(home.records.glob("predict.*")):
+        return
+    try:
+        run(home, "predict", ahead_of=waiting)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the stage that waits goes on
+        log.warning("predictions are not written while %s waits: %s", waiting, sentence(error))
 
 
 def _name_new_night(home: Home, stage: str, error: Exception) -> None:

@@ -149,6 +149,11 @@ STAGES = {
     "promote": Stage(
         path="daybreak.rollout.promote:promote", help="let the promoted version serve", waits=True
     ),
+    "predict": Stage(
+        path="daybreak.batch_inference.predict:predict",
+        help="write what the version that serves predicts for the next day",
+        always=True,
+    ),
     "close": Stage(path="daybreak.night.closing:close", help="write the night to the ledger", always=True),
     "approve": Stage(
         path="daybreak.gate.review:approve", help="answer a verdict that waits for a person", part="answer"

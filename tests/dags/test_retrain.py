@@ -127,7 +127,7 @@ def test_the_dag_is_the_chain_of_the_stages_in_a_straight_line(described: Any) -
     assert tuple(described["order"]) == (*CHAIN[:gate], "review", "approve", *CHAIN[gate:], "done", "verdict")
     following = dict(zip(described["order"], [*described["order"][1:], None], strict=True))
     following["done"] = None
-    past = {"gate": {"refit"}, "promote": {"done"}, "close": {"verdict"}}
+    past = {"gate": {"refit"}, "promote": {"done"}, "predict": {"done"}, "close": {"verdict"}}
     for task, downstream in described["downstream"].items():
         expected = {following[task]} - {None} | past.get(task, set())
         assert set(downstream) == expected, task
@@ -374,22 +374,22 @@ def test_an_empty_form_leaves_all_to_params(ended: Any) -> None:
 @pytest.mark.slow
 def test_a_night_with_nothing_to_do_skips_the_rest_is_closed_and_is_no_failure(ended: Any) -> None:
     assert ended[1]["run"] == "success"
-    assert stages_called(ended[1]) == ["open", "ingest", "close"]
-    assert {ended[1]["states"][stage] for stage in CHAIN[1:-1]} == {"skipped"}
+    assert stages_called(ended[1]) == ["open", "ingest", "predict", "close"]
+    assert {ended[1]["states"][stage] for stage in CHAIN[1:-2]} == {"skipped"}
 
 
 @pytest.mark.airflow
 @pytest.mark.slow
 def test_a_failed_stage_is_tried_three_times_told_once_closed_and_fails_the_run(ended: Any) -> None:
     assert ended[2]["run"] == "failed"
-    assert stages_called(ended[2]) == ["open", "ingest", *["validate"] * 3, "notify", "close"]
+    assert stages_called(ended[2]) == ["open", "ingest", *["validate"] * 3, "notify", "predict", "close"]
 
 
 @pytest.mark.airflow
 @pytest.mark.slow
 def test_plan_only_stops_after_the_plan_and_closes(ended: Any) -> None:
     assert ended[3]["run"] == "success"
-    assert stages_called(ended[3]) == [*CHAIN[:6], "close"]
+    assert stages_called(ended[3]) == [*CHAIN[:6], "predict", "close"]
 
 
 @pytest.mark.airflow
@@ -429,4 +429,4 @@ def test_a_night_that_cannot_be_closed_fails_the_run(ended: Any) -> None:
 def test_what_no_retry_can_fix_fails_at_once(ended: Any) -> None:
     assert [night["run"] for night in ended[7:]] == ["failed", "failed"]
     assert stages_called(ended[7]) == ["open", "notify"]
-    assert stages_called(ended[8]) == ["open", "ingest", "validate", "notify", "close"]
+    assert stages_called(ended[8]) == ["open", "ingest", "validate", "notify", "predict", "close"]

@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import SafetensorError
 
+from daybreak.batch_inference import destinations
 from daybreak.contract.errors import DataError
 from daybreak.contract.workload import read_state
 from daybreak.data.source import Files
 from daybreak.evaluation.scores import read_scores
-from daybreak.extensions.router import day_predictions
 from daybreak.registry.weights import load_model
+from daybreak.storage.home import Home
 from daybreak.training import checkpoint
 from tests.fakes import LineWorkload
 from tests.profiling.test_memory import cgroup
@@ -192,11 +193,13 @@ def test_text_of_predictions_is_no_formula_of_a_spreadsheet(tmp_path: Path) -> N
     hostile = ['=HYPERLINK("//evil")', "=cmd|'/c calc'!A0", "+1+cmd|' /c'!A0", "-2+3+f(1)", "@SUM(A1)", " =1"]
     harmless = ["@ada", "-5", "+49 30 1234", "a=b", None]
     table = pa.table({"user": hostile + harmless, "score": [-1.0] * 11})
-    day_predictions.write(table, str(tmp_path / "out.csv"))
+    pq.write_table(table, tmp_path / "part-00000.parquet")
+    for name in ("out.csv", "out.parquet"):
+        there = destinations.destination_of(Home(tmp_path), name, day=date(2025, 1, 10), table="t")
+        there.write([tmp_path / "part-00000.parquet"], {})
     kept = pyarrow.csv.read_csv(tmp_path / "out.csv")
     assert kept["user"].to_pylist() == [*(f"'{text}" for text in hostile), *harmless[:-1], ""]
     assert set(kept["score"].to_pylist()) == {-1.0}
-    day_predictions.write(table, str(tmp_path / "out.parquet"))
     assert pq.read_table(tmp_path / "out.parquet")["user"].to_pylist() == hostile + harmless
 
 

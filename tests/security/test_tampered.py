@@ -1,5 +1,6 @@
 """Whoever writes to MLflow runs no code: what the ledger does not know is neither served nor tried."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import torch
 from mlflow import MlflowClient
 from safetensors.torch import save_file
 
+from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Champion, Version
@@ -27,10 +29,10 @@ from daybreak.evaluation import own_code
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.extensions.care.drill import drill
-from daybreak.extensions.router import day_predictions
-from daybreak.extensions.router.loading import NightArrays, VersionLoader
+from daybreak.extensions.router.loading import VersionLoader
 from daybreak.extensions.vertex import container
 from daybreak.registry import carried_code
+from daybreak.serving.recorded import NightArrays
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.toy.nights import FIRST, NUM_SAMPLES, files_of_version, make_arrays, make_night
@@ -150,11 +152,10 @@ def ways(home: Path, made: Champion, files: Path, root: Path) -> list[Callable[[
 
     def predicted() -> None:
         try:
-            day_predictions.write_day(
-                Home.here(), date(2025, 1, 10), str(root.with_suffix(".csv")), version=1
-            )
+            with contextlib.chdir(home / "nights" / made.night):
+                runner.run(Home.here(), "predict", to=str(root.with_suffix(".csv")), version="1")
         except ReleaseError as error:
-            if "is of Toy, which predicts no rows" not in str(error):  # it was loaded, and asked
+            if "is of Toy, which does not say whose lists to make" not in str(error):  # it was loaded
                 raise
 
     return [drilled, scored_by_own_code, served_in_a_container, predicted]

@@ -14,7 +14,7 @@ from fastapi import HTTPException
 from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.router.answers import Answers
 from daybreak.extensions.router.deployed import Deployed
-from daybreak.extensions.vertex.vertex_app import MAX_INSTANCES, Loaded, Predictions, params_of
+from daybreak.extensions.vertex.vertex_app import MAX_INSTANCES, Loaded, VertexReplies, params_of
 from daybreak.registry import carried_code
 from daybreak.statistics.assignment import STALE_S
 from daybreak.storage.traffic_log import Log
@@ -89,7 +89,7 @@ def ask(folder: Path, log: str, *requests: Any, number: int = 2, **environment: 
 
     async def answered() -> list[Any]:
         named = {"MODEL_VERSION": str(number), "ENDPOINT": HERE, **environment}
-        made = Predictions(loaded(folder, number=number, **environment), named, log=log)
+        made = VertexReplies(loaded(folder, number=number, **environment), named, log=log)
         assert made.deployed is not None
         made.deployed.start()
         made.deployed.look()
@@ -178,7 +178,7 @@ def test_what_makes_no_sense_is_a_sentence(tmp_path: Path) -> None:
     (folder / "arrays").rename(folder / "gone")
 
     async def asked() -> None:
-        await Predictions(loaded(folder), {}, log="").predict([{"user": "u1"}])
+        await VertexReplies(loaded(folder), {}, log="").predict([{"user": "u1"}])
 
     with pytest.raises(HTTPException) as error:
         asyncio.run(asked())

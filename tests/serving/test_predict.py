@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from daybreak.contract.workload import read_state
-from daybreak.extensions.router.loading import case_of
 from daybreak.extensions.router.settings import RouterParams
-from daybreak.extensions.vertex.vertex_app import Loaded, Predictions
+from daybreak.extensions.vertex.vertex_app import Loaded, VertexReplies
 from daybreak.registry.weights import load_rows
+from daybreak.serving.recorded import case_of
 from daybreak.serving.version_worker import LoadedVersion
 from daybreak.statistics.assignment import CHALLENGER, arm_of
 from daybreak.storage.traffic_log import Log
@@ -196,7 +196,7 @@ def test_a_container_of_vertex_predicts_rows(home_of_rows: Path, tmp_path: Path,
 
     async def answers() -> list[Any]:
         loaded = Loaded(tmp_path, params=RouterParams(timeout_s=30), number=7)
-        made = Predictions(loaded, {}, log=str(log.url))
+        made = VertexReplies(loaded, {}, log=str(log.url))
         predicted = await made.predict(rows)
         kept_ = await made.predict([{"exposure": predicted[0]["exposure"], "labels": [1]}])
         assert made.router

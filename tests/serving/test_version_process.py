@@ -13,9 +13,10 @@ import pytest
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.extensions.router.answers import Answers
-from daybreak.extensions.router.loading import case_of, served
+from daybreak.extensions.router.loading import served
 from daybreak.registry import carried_code, host
 from daybreak.registry.host import NoAnswer
+from daybreak.serving.recorded import case_of
 from daybreak.serving.version_process import VersionProcess
 from tests.serving.running import has_ended, until
 from tests.toy.nights import FIRST, make_arrays, make_model
@@ -209,7 +210,7 @@ def test_a_version_that_does_not_load_says_why_and_leaves_no_process(tmp_path: P
 PARENT = """\
 import sys
 from pathlib import Path
-from daybreak.extensions.router.loading import case_of
+from daybreak.serving.recorded import case_of
 from daybreak.serving.version_process import VersionProcess
 process = VersionProcess(1, case_of(Path(sys.argv[1]), Path(sys.argv[2])), answer_s=900)
 print(process.pid, flush=True)

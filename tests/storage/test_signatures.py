@@ -8,8 +8,8 @@ import pytest
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.sections import RegisterParams
 from daybreak.extensions.care.restore import restore
-from daybreak.extensions.router.loading import newest_arrays, recorded
 from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.serving.recorded import newest_arrays, recorded
 from daybreak.storage import branch, checkout
 from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back

@@ -53,10 +53,21 @@ def check(values: Any, *, source: str = str(FILE)) -> Params:
     left = forms.params(values) if isinstance(values, dict) else values
     brought = [(section, kind, _taken(left, section, kind)) for section, kind in _of_extensions()]
     params = _validated(Params, left, source=source)
+    _expect_time_to_predict(params, source=source)
     params._brought = {
         kind: _validated(kind, given, source=source, section=section) for section, kind, given in brought
     }
     return params
+
+
+def _expect_time_to_predict(params: Params, *, source: str) -> None:
+    """Raises ParamsError where predictions are due before a model is trained."""
+    by, train = params.predict.by_hours, params.night.train_hours
+    if params.predict.to and 0 < by <= train:
+        raise ParamsError(
+            f"{source}: predict.by_hours {by:g} is not after night.train_hours {train:g}, by which a model "
+            f"is trained; raise the one or lower the other"
+        )
 
 
 def _of_extensions() -> list[tuple[str, type[Section]]]:

@@ -67,6 +67,13 @@ class Night(Record):
     test_hours: float = 0.0  # that a live test needs, by the traffic of the last days; 0: none is planned for
     chosen: Chosen | None = None  # None: the objective is not quality, or there is nothing to choose
     month: MonthBudget | None = None  # None: nothing limits a month
+    predict_until: datetime | None = None  # predictions are written by then; None: none are asked for
+    predict_from: datetime | None = None  # the champion's are written from then on, decision or not
+
+    @property
+    def last_decision(self) -> datetime:
+        """Returns by when a decision has to be there, if the predictions are to be of what it lets serve."""
+        return min(self.decide_until, self.predict_from or self.decide_until)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,6 +350,31 @@ class Release(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Predictions(Record):
+    """What the version that served predicted for the day after the night's, and where that was written."""
+
+    night: str
+    day: date  # newest day of data, which `{day}` of the URL stands for
+    version: int
+    to: str  # URL, with variables of the environment as params.yaml names them
+    of: str  # what was predicted: clean rows, the workload's score_rows, a source, or lists of users
+    num_rows: int  # written
+    digest: str  # of the rows as files, whatever they were written to
+    drift: tuple[Drift, ...] = ()  # from the predictions of the day before
+    elapsed_s: float  # that the last call took
+    num_kept: int = 0  # files of rows that calls before had scored, of num_files
+    num_files: int = 1
+    written_at: datetime
+    until: datetime | None = None  # they were to be written by then
+    ahead_of: str = ""  # stage that the night still waited in; "": they are by what the night decided
+
+    @property
+    def is_late(self) -> bool:
+        """Returns whether they were written after their deadline."""
+        return self.until is not None and self.written_at > self.until
+
+
+@dataclass(frozen=True, kw_only=True)
 class Anchor(Record):
     """The version that a chain of refreshes is held against."""
 
@@ -400,6 +432,7 @@ class Note(Record):
     recipe: str = ""  # that a person declared to be the one these versions were made by
     lifts: tuple[str, ...] = ()  # commits of rollbacks and nights whose holds end
     erasure: Erasure | None = None
+    predictions: Predictions | None = None  # of a night that was in the ledger before they were written
 
     def __str__(self) -> str:
         """Returns it as a line for a person."""
@@ -423,6 +456,7 @@ OF_A_NIGHT = (
     Hold,
     Refit,
     Release,
+    Predictions,
     Stop,
     Events,
 )

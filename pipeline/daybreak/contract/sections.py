@@ -517,6 +517,36 @@ class WatchParams(Section):
     """Nights within 30 days that the watch may start."""
 
 
+class PredictParams(Section):
+    """What the version that serves predicts at the end of each night, and where that is written."""
+
+    to: str = ""
+    """Where predictions are written, with `{day}` for the night's day: a folder at any URL of fsspec, such as
+    `gs://bucket/predictions/{day}`, which gets Parquet files and then `_SUCCESS`; a file that ends with
+    .parquet or .csv; or a database by its URL of SQLAlchemy. Variables of the environment are filled in. A
+    path without a root is below the home. Empty: nothing is predicted."""
+    table: str = Field("predictions", pattern=r"^[\w.]+$")
+    """Table of the database, or `schema.name`; it is made if it is missing."""
+    source: Plug | None = None
+    """Class of a source whose rows of the night's day are predicted, in the form of `source`. Empty: rows of
+    the workload's `score_rows` if it has that, else the clean rows of the day; of a workload that recommends,
+    the lists of all its users."""
+    by_hours: float = Field(0, ge=0)
+    """Hours from the opening of the night until predictions are written, more than `night.train_hours`. If
+    they would be late by waiting for the decision, the champion's are written before it. 0: as
+    `night.decide_hours`."""
+    top: int = Field(20, ge=1)
+    """Items in the list of a user."""
+    rows_per_file: int = Field(200_000, ge=1)
+    """Rows, or a tenth as many users, of one file, which is predicted at once and kept after a kill. Lower it
+    if memory is short."""
+    drift: Literal["off", "warn", "refuse"] = "warn"
+    """What happens where predictions are further than `max_drift` from those of the day before. `warn`: the
+    report says so; `refuse`: they are not written, and the stage fails."""
+    max_drift: float = Field(0.35, gt=0)
+    """Distance that a prediction may have from those of the day before, as `validate.max_drift` has it."""
+
+
 class ServingParams(Section):
     """The service that answers users, and the log of exposures and outcomes."""
 
@@ -616,6 +646,13 @@ class GateSections(Sections):
     serving: ServingParams
 
 
+class PredictSections(Sections):
+    """Sections by which a night's predictions are made."""
+
+    predict: PredictParams
+    register_: RegisterParams
+
+
 class PlanSections(Sections):
     """Sections that a plan goes by."""
 
@@ -638,6 +675,7 @@ class Params(Sections):
     gate: GateParams = GateParams()
     serving: ServingParams = ServingParams()
     night: NightParams = NightParams()
+    predict: PredictParams = PredictParams()
     watch: WatchParams = WatchParams()
     workload: WorkloadPlug
     """What is trained: `daybreak.examples.shop.recommender:Recommender`,

@@ -89,6 +89,12 @@ class Workload(Protocol):
         recommend(model, samples, users, top) -> list[list[str]]    items for each user, best first
         popular(samples, top) -> list[str]                          items for users that are not known
         likely(samples, num) -> list[str]                           users who will come first (optional)
+        users(samples) -> Sequence[str]                             whose lists a night writes (optional)
+
+    A workload of a table may name the rows that a night predicts (daybreak/batch_inference/predict.py), all
+    that is known up to a day being in `past`:
+
+        score_rows(day, past) -> pa.Table, or several in turn
 
     `users` are names as the source has them; the list of an unknown user is empty. The answer to a user must
     depend on nothing but model and samples, so that it may be cached, and the answer for fewer items must be

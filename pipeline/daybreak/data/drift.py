@@ -85,12 +85,13 @@ def _measured(
         old = pa.chunked_array([chunk for rows in before for chunk in rows(name).chunks], type=new.type)
         if of_values and len(new) > new.null_count and len(old) > old.null_count:
             statistic = JENSEN_SHANNON if column.kind in ("category", "bool") else KOLMOGOROV_SMIRNOV
-            yield name, statistic, _distance(column, new.drop_null(), old.drop_null())
+            yield name, statistic, distance(column, new.drop_null(), old.drop_null())
         if of_nulls:
             yield nulls, MISSING, abs(new.null_count / len(new) - old.null_count / len(old))
 
 
-def _distance(column: AnyColumn, new: "pa.ChunkedArray", old: "pa.ChunkedArray") -> float:
+def distance(column: AnyColumn, new: "pa.ChunkedArray", old: "pa.ChunkedArray") -> float:
+    """Returns the distance of values without nulls from earlier ones, by the kind of their column."""
     if column.kind in ("category", "bool"):
         return _divergence(new, old)
     return _gap(_numbers(column, new), _numbers(column, old))

@@ -200,7 +200,11 @@ def _no_evidence(home: Home, failure: _Failure | None, *, stop: Stop | None) -> 
     skips = (
         [approval.stopped(stop)]
         if stop
-        else [path.read_text().strip() for path in sorted(home.records.glob("*.skipped"))]
+        else [
+            path.read_text().strip()
+            for path in sorted(home.records.glob("*.skipped"))
+            if path.stem != "predict"  # which says nothing about what was to be judged
+        ]
     )
     champion = records.find(Champion, home.records)
     return Verdict(

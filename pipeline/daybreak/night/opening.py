@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 ARRAYS, KEYS = "data/arrays", "keys.json"
 SETTLING_DAYS = 14  # that follow a cold start, before slow drift is a reason for another
+NIGHTS_BACK = 7  # in which a night that predicted is looked for
+UNKNOWN_S, STARTING_S = 600.0, 120.0  # that predictions take before any did; until a stage is called
 CARRIED = ["data/raw", "data/clean", "data/quarantine", "data/figures"]  # from night to night, by DVC
 
 
@@ -179,7 +181,7 @@ def _keep_failure(wanted: _Wanted, error: Exception) -> None:
             run, previous = wanted.folder / records.RUN, branch.newest_entry(wanted.home)
             if champion := ledger.champion_at(wanted.home, previous):
                 records.write(champion, run)
-            night = _night(wanted, wanted.day, wanted.home.last_params(wanted.root).night, commit, previous)
+            night = _night(wanted, wanted.day, wanted.home.last_params(wanted.root), commit, previous)
             records.write(night, run)
             records.replace_text(run / ledger.FAILED_TO_OPEN, sentence(error) + "\n")
     except (PipelineError, OSError) as fault:
@@ -243,7 +245,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: Params) -> Night:
     champion = _restore(home, previous, day, candidate=turn.candidate if turn else None)
     booted_at = clock.read_anew()
     night = replace(
-        _night(wanted, day, overridden.night, commit, previous, month=_month(home, overridden.night)),
+        _night(wanted, day, overridden, commit, previous, month=_month(home, overridden.night)),
         cold=_why_cold(home, champion, day, overridden),
         boot=clock.boot(),
         booted_at=booted_at,
@@ -299,14 +301,16 @@ def _month(home: Home, given: NightParams) -> MonthBudget | None:
 def _night(
     wanted: _Wanted,
     day: date,
-    given: NightParams,
+    loaded: Params,
     commit: str,
     previous: str,
     *,
     month: MonthBudget | None = None,
 ) -> Night:
     """Returns the record of a night that begins now; `month` may lower its budget."""
+    given = loaded.night
     now, budget_usd = clock.utc().replace(microsecond=0), given.budget_usd
+    predict_until, predict_from = _to_predict(wanted.home, loaded, now)
     if month:
         is_asked = any(one.startswith("night.budget_usd=") for one in wanted.assignments)
         budget_usd = month.limit(budget_usd, alone=is_asked)
@@ -324,7 +328,22 @@ def _night(
         code_commit=commit,
         previous=previous,
         month=month,
+        predict_until=predict_until,
+        predict_from=predict_from,
     )
+
+
+def _to_predict(home: Home, loaded: Params, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """Returns when predictions have to be written, and when that has to begin; None where none are asked for.
+
+    They may take twice as long as they took last, and at most half of the time.
+    """
+    if not loaded.predict.to:
+        return None, None
+    last = next((one.predictions for one in ledger.history(home, limit=NIGHTS_BACK) if one.predictions), None)
+    given = timedelta(hours=loaded.predict.by_hours or loaded.night.decide_hours)
+    takes = timedelta(seconds=2 * (last.elapsed_s if last else UNKNOWN_S) + STARTING_S)
+    return now + given, now + given - min(takes, given / 2)
 
 
 def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loaded: Params) -> None:

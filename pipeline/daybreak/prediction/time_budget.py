@@ -73,7 +73,7 @@ class NightWindow:
 
     def latest_start(self, night: Night, seconds: float) -> datetime:
         """Returns when a job that takes so many seconds has to begin."""
-        until = min(night.train_until, night.decide_until - timedelta(seconds=ceil(self.after_s)))
+        until = min(night.train_until, night.last_decision - timedelta(seconds=ceil(self.after_s)))
         return until - timedelta(seconds=ceil(seconds))
 
 
@@ -118,7 +118,7 @@ def window(
         after.append(_part(REFIT, prior_s + REGISTER_S, took_s))
     there = NightWindow(
         train_s=(night.train_until - night.started_at).total_seconds(),
-        decide_s=(night.decide_until - night.started_at).total_seconds(),
+        decide_s=(night.last_decision - night.started_at).total_seconds(),
         after=tuple(after),
         confidence=confidence,
         num_nights=len(decided),

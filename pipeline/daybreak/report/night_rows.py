@@ -70,6 +70,8 @@ class NightRow:
     run_id: str = ""  # of MLflow
     experiment: str = "0"  # that the run is in
     airflow_run: str = ""
+    num_predicted: int | None = None  # rows of predictions that were written; None: there were none
+    predicted_by: int = 0  # version
 
     @property
     def is_rollback(self) -> bool:
@@ -167,6 +169,8 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         run_id=entry.version.run_id if entry.version else "",
         experiment=entry.version.experiment if entry.version else "0",
         airflow_run=night.airflow_run,
+        num_predicted=entry.predictions.num_rows if entry.predictions else None,
+        predicted_by=entry.predictions.version if entry.predictions else 0,
     )
 
 
@@ -191,7 +195,13 @@ class NightRows:
             made = [row_of(entry) for entry in ledger.entries_of(self._home, missing)] if missing else []
             self._by_commit |= {row.commit: row for row in made}
             self._keep(made)
-        return [self._by_commit[commit.id] for commit in commits if commit.id in self._by_commit]
+        rows = [self._by_commit[commit.id] for commit in commits if commit.id in self._by_commit]
+        return [*map(self._with_predictions, rows)]
+
+    def _with_predictions(self, row: NightRow) -> NightRow:
+        """Returns the row with predictions that were written after its commit."""
+        noted = None if row.is_rollback else ledger.predictions_noted(self._home).get(row.night)
+        return replace(row, num_predicted=noted.num_rows, predicted_by=noted.version) if noted else row
 
     def _read(self) -> dict[str, NightRow]:
         rows = {}

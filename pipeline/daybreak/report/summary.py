@@ -85,7 +85,7 @@ def summarize(view: NightView, *, places: Places, margin: float | None = None) -
         reason=brief(reason),
         since=outcome.since(entry, view.history),
         effect=effect(entry, margin),
-        facts=tuple(_facts(entry, stopped="validate" in view.errors)),
+        facts=(*_facts(entry, stopped="validate" in view.errors), *_predictions(view)),
         actions=tuple(_actions(view, places=places)),
     )
 
@@ -179,6 +179,28 @@ def _facts(entry: Entry, *, stopped: bool) -> Iterator[Fact]:
             value=entry.batch.num_rows,
             good=not stopped,
         )
+
+
+def _predictions(view: NightView) -> Iterator[Fact]:
+    made = view.entry.predictions
+    if made is None:
+        if fault := view.errors.get("predict"):
+            yield Fact(name="Predictions", text="none", beside=brief(fault), value=0, good=False)
+        return
+    drifted = [one.column for one in made.drift if one.value > one.limit]
+    parts = [f"by version {made.version}"]
+    parts += [f"ahead of {made.ahead_of}"] if made.ahead_of else []
+    if made.until:
+        left_s = (made.until - made.written_at).total_seconds()
+        parts.append(f"{formats.duration(abs(left_s))} {'after' if made.is_late else 'before'} the deadline")
+    parts += [f"drift in {', '.join(drifted)}"] if drifted else []
+    yield Fact(
+        name="Predictions",
+        text=formats.counted(made.num_rows, "row"),
+        beside=", ".join(parts),
+        value=made.num_rows,
+        good=not made.is_late and not drifted,
+    )
 
 
 def _data(report: Report) -> Fact:

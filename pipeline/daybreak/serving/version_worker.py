@@ -9,19 +9,23 @@
     likely     num                                   users
     predict    rows                                  columns: a list for each prediction
     score      samples                               scores
-    write_day  day, clean, to                        nothing: what it predicts of the day is in the file
+    candidates day, clean, to                        nothing: the rows that it names are in the file
+    write_rows rows, clean, to, beside               nothing: what it predicts of a file of rows is in another
+    write_lists first, num, top, to, beside          nothing: the lists of some of its users are in the file
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import DataError, PipelineError, ReleaseError
 from daybreak.contract.workload import serves_rows
+from daybreak.data.features import past_of
 from daybreak.data.partitions import part_of, partitions
 from daybreak.evaluation.scoring import declared
 from daybreak.registry import carried_code
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
+
+WRITING: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+USERS_AT_ONCE = 512  # whose candidates are in memory
 
 
 def expect_online(workload: Any) -> None:
@@ -85,6 +92,9 @@ class LoadedVersion:
             judged = sorted({metric.prediction for metric in declared(self._workload)})
             table = self._workload.table
             known |= {"unit": table.unit, "zone": table.zone, "judged": judged}
+            known |= {"beside": beside_predictions(table), "names_rows": hasattr(self._workload, "score_rows")}
+        if self._served is not None and hasattr(self._workload, "users"):
+            known |= {"num_users": len(self._users), "beside": (self._unit, "rank")}
         return known
 
     def recommend(self, users: Sequence[str], top: int) -> dict[str, Any]:
@@ -116,13 +126,64 @@ class LoadedVersion:
             batch = placed(batch_of(self._tested, samples), self._model)
             return {"scores": self._workload.score(self._model, batch).cpu().tolist()}
 
-    def write_day(self, day: str, clean: str, to: str) -> dict[str, Any]:
-        """Writes the predictions for a day's clean rows to a file."""
+    def candidates(self, day: str, clean: str, to: str) -> dict[str, Any]:
+        """Writes the rows that the workload names to predict, once the data up to a day is there."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table, newest = self._workload.table, date.fromisoformat(day)
+        past = past_of(
+            self._workload, newest + timedelta(days=1), partitions(Path(clean)), read=reader(Path(clean))
+        )
+        named = self._workload.score_rows(newest, past)
+        tables = (conformed(rows, table) for rows in ([named] if isinstance(named, pa.Table) else named))
+        first = next(tables, None)
+        if first is None:
+            raise DataError("score_rows returns no table; return at least one row")
+        with pq.ParquetWriter(to, first.schema) as file:
+            for rows in chain([first], tables):
+                file.write_table(rows)
+        return {}
+
+    def write_rows(self, rows: str, clean: str, to: str, beside: dict[str, Any]) -> dict[str, Any]:
+        """Writes the predictions for the rows of a file, each with the values of `beside`."""
         import pyarrow.parquet as pq
 
         assert self._rows is not None
-        pq.write_table(predict_day(self._rows, date.fromisoformat(day), Path(clean)), to)
+        read = pq.read_table(rows, partitioning=None)
+        pq.write_table(_with(predict_rows(self._rows, read, Path(clean)), beside), to, **WRITING)
         return {}
+
+    def write_lists(self, first: int, num: int, top: int, to: str, beside: dict[str, Any]) -> dict[str, Any]:
+        """Writes the lists of some users, a row an item, the best of a user with rank 1."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        names: dict[str, list[Any]] = {"user": [], "rank": [], "item": []}
+        for start in range(first, min(first + num, len(self._users)), USERS_AT_ONCE):
+            users = self._users[start : min(start + USERS_AT_ONCE, first + num)]
+            for user, items in zip(users, self.recommend(users, top)["items"], strict=True):
+                names["user"] += [user] * len(items)
+                names["rank"] += range(1, len(items) + 1)
+                names["item"] += items
+        texts = {
+            self._unit: pa.array(names["user"], pa.string()),
+            "rank": pa.array(names["rank"], pa.int32()),
+        }
+        lists = pa.table({**texts, "item": pa.array(names["item"], pa.string())})
+        pq.write_table(_with(lists, beside), to, **WRITING)
+        return {}
+
+    @property
+    def _unit(self) -> str:
+        """Returns the name of the column of users."""
+        return self._workload.table.unit or "user"
+
+    @cached_property
+    def _users(self) -> Sequence[str]:
+        """Returns the users whose lists are made each night, in their order."""
+        users: Sequence[str] = self._workload.users(self._served)
+        return users
 
     def _warm(self, example: Sequence[Any]) -> None:
         """Predicts rows that the version carries, together and alone, so that no user is the first."""
@@ -139,29 +200,38 @@ class LoadedVersion:
         return self._workload.dataset(self._arrays, "test")
 
 
-def predict_day(served: ServedRows, day: date, clean: Path) -> "pa.Table":
-    """Returns the version's predictions for a day's clean rows; DataError where the rows do not fit it.
+def predict_rows(served: ServedRows, rows: "pa.Table", clean: Path) -> "pa.Table":
+    """Returns the version's predictions for rows; DataError where they do not fit it.
 
-    Features may look back on other days of the folder.
+    Features may look back on the days of the folder `clean`. The rows may have columns that its table lacks.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    def read(other: date) -> "pa.Table":
-        return pq.read_table(part_of(other, clean), partitioning=None, page_checksum_verification=True)
-
-    table, rows = served.workload.table, read(day)
-    # The columns of the version's table; the rows may have a column that is newer.
-    rows = rows.select([name for name in rows.column_names if name in table.columns])
-    if not len(rows):
-        raise DataError(f"{clean} has no row of {day}; look at data/quarantine")
-    taken = conformed(rows, table)
+    table = served.workload.table
+    taken = conformed(rows.select([name for name in rows.column_names if name in table.columns]), table)
     columns: dict[str, Any] = {
         name: taken[name] for name in beside_predictions(table) if name in taken.column_names
     }
-    for name, values in replace(served, days=partitions(clean), read=read).of(taken).items():
+    for name, values in replace(served, days=partitions(clean), read=reader(clean)).of(taken).items():
         columns[name] = values if values.ndim == 1 else pa.array(values.tolist())
     return pa.table(columns)
+
+
+def reader(clean: Path) -> "Callable[[date], pa.Table]":
+    """Returns a function that reads the clean rows of a day in a folder."""
+    import pyarrow.parquet as pq
+
+    return lambda day: pq.read_table(part_of(day, clean), partitioning=None, page_checksum_verification=True)
+
+
+def _with(table: "pa.Table", values: Mapping[str, Any]) -> "pa.Table":
+    """Returns a table with a column more for each value; one that ends with _day is a date."""
+    import pyarrow as pa
+
+    for name, value in values.items():
+        scalar = pa.scalar(date.fromisoformat(value) if name.endswith("_day") else value)
+        table = table.append_column(name, pa.repeat(scalar, len(table)))
+    return table
 
 
 def load(**case: Any) -> dict[str, Any]:
@@ -171,6 +241,6 @@ def load(**case: Any) -> dict[str, Any]:
     return version.about()
 
 
-ANSWERS = ("recommend", "popular", "likely", "predict", "score", "write_day")
+ANSWERS = ("recommend", "popular", "likely", "predict", "score", "candidates", "write_rows", "write_lists")
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {"load": load}
 SENTENCES = {"load": PipelineError, **dict.fromkeys(ANSWERS, DataError)}

@@ -28,6 +28,7 @@ from daybreak.contract.record_types import (
     Hold,
     Night,
     Plan,
+    Predictions,
     Profile,
     Refit,
     Release,
@@ -37,7 +38,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
-from daybreak.storage import branch
+from daybreak.storage import branch, ledger_notes
 from daybreak.storage.branch import Commit
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home
@@ -74,6 +75,7 @@ class Entry:
     champion: Champion | None = None
     refit: Refit | None = None
     release: Release | None = None
+    predictions: Predictions | None = None
     stop: Stop | None = None  # a person's
     events: Events | None = None  # None: made before there were any
     closed_at: datetime | None = None  # when the commit was made, UTC; None: the night is still open
@@ -140,10 +142,13 @@ def history(home: Home, limit: int | None = None) -> list[Entry]:
 
 def entries_of(home: Home, commits: "Sequence[Commit]") -> list[Entry]:
     """Returns the entries of some commits, in their order; those without a readable night are left out."""
+    noted = predictions_noted(home)
     entries = []
     for commit, by_name in zip(commits, _records_at(home, commits), strict=True):
         if isinstance(by_name.get("night"), Night):
             at = datetime.fromtimestamp(commit.time, UTC)
+            if not commit.rollback and (predictions := noted.get(commit.night)):
+                by_name["predictions"] = predictions
             entries.append(
                 Entry(
                     commit=commit.id,
@@ -154,6 +159,11 @@ def entries_of(home: Home, commits: "Sequence[Commit]") -> list[Entry]:
                 )
             )
     return entries
+
+
+def predictions_noted(home: Home) -> dict[str, Predictions]:
+    """Returns by night the predictions that were written once the night was in the ledger."""
+    return {note.predictions.night: note.predictions for note in ledger_notes.read(home) if note.predictions}
 
 
 def commits(home: Home, limit: int | None = None) -> "Sequence[Commit]":

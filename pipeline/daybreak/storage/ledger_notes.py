@@ -14,7 +14,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import one_line
 from daybreak.contract.record_parts import Erasure
-from daybreak.contract.record_types import Note
+from daybreak.contract.record_types import Note, Predictions
 from daybreak.storage import branch
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home
@@ -28,6 +28,7 @@ def add(
     recipe: str = "",
     lifts: Sequence[str] = (),
     erasure: Erasure | None = None,
+    predictions: Predictions | None = None,
     at: str = "",
 ) -> str:
     """Commits a sentence about these versions on top of the ledger; returns the commit.
@@ -41,6 +42,7 @@ def add(
         recipe: that a person declares to be the one that these versions were made by.
         lifts: commits of the rollbacks and nights whose holds a person ends.
         erasure: what was erased.
+        predictions: of a night that is in the ledger already.
         at: when, as 2011-09-30 03:00 UTC; now if empty.
     """
     made = Note(
@@ -50,6 +52,7 @@ def add(
         recipe=recipe,
         lifts=tuple(lifts),
         erasure=erasure,
+        predictions=predictions,
     )
 
     def tree_after(tip: str) -> str:
@@ -61,7 +64,8 @@ def add(
             branch.put_records(home, made, index=index)
             return git("write-tree", folder=home.folder, index=index)
 
-    kind = "erasure" if erasure else "recipe" if recipe else "lift" if lifts else "edit"
+    kinds = {"erasure": erasure, "predictions": predictions, "recipe": recipe, "lift": lifts, "edit": True}
+    kind = next(kind for kind, given in kinds.items() if given)
     return branch.append(home, tree_after, after=None, subject=made.text, trailers=f"Note: {kind}\n")
 
 

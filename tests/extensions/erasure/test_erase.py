@@ -5,7 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,6 @@ from daybreak.extensions.care.drill import drill
 from daybreak.extensions.erasure import cached_rows
 from daybreak.extensions.erasure.erase import erase
 from daybreak.extensions.lineage import provenance
-from daybreak.extensions.router import day_predictions
 from daybreak.report import page
 from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, ledger_notes
 from daybreak.storage.exposures import Exposure
@@ -202,12 +201,18 @@ def test_killed_while_it_replaces_a_version_it_is_noted_once_and_no_other_comes_
     assert faults() == []
 
 
+def predict(home: Path, night: date, to: str) -> None:
+    """Write what the version that serves predicts of a night's day, to a file in the home."""
+    with chdir(home / "nights" / str(night)):
+        runner.run(Home.here(), "predict", to=to)
+
+
 def test_an_account_goes_from_every_place_and_all_goes_on(
     fraud: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unit, other = homes.units(fraud, "account", DAY)[:2]
     kept = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
-    day_predictions.write_day(Home.here(), DAY, str(fraud / "predicted.csv"))
+    predict(fraud, DAY, "predicted.csv")
     log = open_log(f"sqlite:///{fraud / 'var' / 'serving.db'}")
     for number, name in enumerate((unit, other)):
         log.exposures.add(
@@ -257,9 +262,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     serving.close()
     assert faults() == []
     assert ("erased", str(ledger_notes.read(Home.here())[0])) in provenance.why(Home.here(), 1)
-    day_predictions.write_day(
-        Home.here(), DAY, str(fraud / "again.csv")
-    )  # the version is fetched and verified
+    predict(fraud, DAY + timedelta(days=1), "again.csv")  # the version is fetched and verified
     # The next night has neither these rows nor their arrays, and trains anew; the source still has the rows.
     night = homes.run_night(fraud, DAY + timedelta(days=2), with_version=True)
     assert night.cold.startswith("rows that version 1 learned from were erased")

@@ -220,6 +220,10 @@ class Recommender(SoldLines):
         """Returns codes of the items that sell most now."""
         return [samples.items[number] for number in samples.popularity.top[0, :top].tolist()]
 
+    def users(self, samples: Catalogue) -> list[str]:
+        """Returns codes of all customers, whose lists for the next day each night can write."""
+        return list(samples.customers)
+
     def likely(self, samples: Catalogue, num: int) -> list[str]:
         """Returns codes of the customers that bought last."""
         codes = list(samples.customers)

@@ -4,15 +4,13 @@
 2. A note of the ledger says what each digest becomes, and that the unit's rows stay out: from now on nights
    are opened without them.
 3. What holds the rows goes: old objects, folders of nights, files of versions in MLflow, samples that are
-   kept, the log of serving, files of predictions.
+   kept, the log of serving, predictions wherever nights wrote them.
 
 Each step finds by itself what is left to do, so that a call after a kill ends where an undisturbed one does.
 `var/erasure.json` is there from the first step until the last, for `audit`. What cannot be taken back, the
 weights of versions that learned from the rows, is named and tagged, and the next night trains anew.
 """
 
-import csv
-import io
 import logging
 import shutil
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from contextlib import chdir
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from daybreak.batch_inference import destinations, predict
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
 from daybreak.contract.record_parts import Erasure
@@ -33,13 +32,11 @@ from daybreak.data.validator import REFUSED
 from daybreak.extensions.erasure import cached_rows, version_rows
 from daybreak.extensions.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
 from daybreak.extensions.lineage import provenance
-from daybreak.extensions.router import day_predictions
 from daybreak.registry import aliases
 from daybreak.report import outcome, page, publisher
 from daybreak.rollout import rot
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.storage import checkout, erasures, jsonl, ledger, night_folders
-from daybreak.storage.bucket import options
+from daybreak.storage import checkout, erasures, ledger, night_folders
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.storage.traffic_log import existing_log
@@ -75,7 +72,7 @@ def erase(home: Home, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[s
         yield from _rows(home, unit, column, loaded, dry_run=dry_run)
         days = {day for one in _erasures_of(home, unit) for day in one.days}
         yield from _folders(home, column, unit, days, dry_run=dry_run)
-        yield from _serving(home.folder, column, unit, loaded, dry_run=dry_run)
+        yield from _serving(home, column, unit, loaded, dry_run=dry_run)
         if not dry_run:
             erasures.journal(home).remove()
 
@@ -203,6 +200,8 @@ def _folders(home: Home, column: str, unit: str, days: set[str], *, dry_run: boo
         held = [part for part in parts if _holds(part, column, unit)]
         if held:
             yield f"{len(held):,} partitions in {folder}"
+        if not dry_run:
+            shutil.rmtree(folder / predict.WORK, ignore_errors=True)  # rows of a night that could not write
         if not dry_run and (held or (folder / BEGUN).exists()):
             _rewrite(home, folder, held, days, column=column, unit=unit)
 
@@ -259,14 +258,14 @@ def _make_arrays_again(home: Home, folder: Path) -> None:
     shutil.rmtree(folder / ARRAYS, ignore_errors=True)
 
 
-def _serving(home: Path, column: str, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
-    """Removes samples that are kept, what the log of serving has, and lines of files of predictions."""
-    columns = list((home / "var" / "columns").glob("*"))
+def _serving(home: Home, column: str, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+    """Removes samples that are kept, what the log of serving has, and predictions that were written."""
+    columns = list((home.var / "columns").glob("*"))
     if columns:
         yield f"{len(columns):,} files of parsed samples"
     for path in columns if not dry_run else ():
         path.unlink(missing_ok=True)
-    if serving := existing_log(loaded.serving, home):
+    if serving := existing_log(loaded.serving, home.folder):
         try:
             num_rows = serving.kept_rows.erase(column, unit, dry_run=dry_run)
             num = sum(
@@ -276,54 +275,6 @@ def _serving(home: Path, column: str, unit: str, loaded: Params, *, dry_run: boo
             yield f"{num_rows:,} rows that the log of serving keeps"
         finally:
             serving.close()
-    written = {line["to"]: None for line in jsonl.whole(home / day_predictions.WRITTEN)}
-    for to in written:
-        if num := _predictions(to, column, unit, dry_run=dry_run):
-            yield f"{num:,} predictions in {to}"
-
-
-def _predictions(to: str, column: str, unit: str, *, dry_run: bool) -> int:
-    """Rewrites a file of predictions; returns how many are of the unit, 0 where the file is gone."""
-    import fsspec
-    import pyarrow.parquet as pq
-
-    try:
-        with fsspec.open(to, "rb", **options(to)) as file:
-            content = file.read()
-    except FileNotFoundError:
-        return 0
-    if to.endswith(".csv"):
-        lines = list(_lines_of(content))
-        left_lines = _lines_without(lines, column, {unit, day_predictions.in_csv(unit)})
-        num = len(lines) - len(left_lines)
-        if num and not dry_run:
-            day_predictions.put("".join(left_lines).encode(errors="surrogateescape"), to)
-        return num
-    rows = pq.read_table(io.BytesIO(content))
-    left = without(rows, column, {unit})
-    if len(left) < len(rows) and not dry_run:
-        day_predictions.write(left, to)
-    return len(rows) - len(left)
-
-
-def _lines_of(content: bytes) -> Iterator[str]:
-    """Yields the records of a CSV file verbatim, so that the remaining records do not change."""
-    record = ""
-    for line in io.StringIO(content.decode(errors="surrogateescape"), newline=""):
-        record += line
-        if record.count('"') % 2 == 0:  # else a line ends within quotes
-            yield record
-            record = ""
-    if record:
-        yield record
-
-
-def _lines_without(lines: list[str], column: str, units: set[str]) -> list[str]:
-    """Returns the header and the records whose unit is not in `units`; all if the column is missing."""
-    fields = [next(csv.reader([one.removeprefix("\ufeff")]), []) for one in lines]
-    names = fields[0] if fields else []
-    if column not in names:
-        return lines
-    place = names.index(column)
-    rows = zip(lines[1:], fields[1:], strict=True)
-    return [lines[0], *(one for one, row in rows if units.isdisjoint(row[place : place + 1]))]
+    for name, place in destinations.noted(home):
+        if num := place.erase(column, {*spellings(unit)}, dry_run=dry_run):
+            yield f"{num:,} predictions in {name}"

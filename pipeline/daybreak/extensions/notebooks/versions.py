@@ -46,8 +46,8 @@ class OpenVersion:
         import pandas as pd
 
         from daybreak.extensions.router.answers import Predictor
-        from daybreak.extensions.router.loading import case_of
         from daybreak.registry.host import NoAnswer
+        from daybreak.serving.recorded import case_of
         from daybreak.serving.version_process import VersionProcess
 
         with self._files() as folder:
@@ -86,8 +86,8 @@ class OpenVersion:
     @contextmanager
     def _files(self) -> Iterator[Path]:
         """Yields a folder with the version's files, verified against the ledger."""
-        from daybreak.extensions.router.loading import recorded
         from daybreak.registry import aliases, carried_code
+        from daybreak.serving.recorded import recorded
 
         with session(self.home) as client, tempfile.TemporaryDirectory() as scratch:
             name = self.home.params.register_.name

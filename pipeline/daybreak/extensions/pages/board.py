@@ -234,6 +234,9 @@ def status_table(rows: Sequence[NightRow]) -> "Table":
     for name in ("champion", "hours against deadline", "dollars"):
         table.add_column(name, justify="right", no_wrap=name != "hours against deadline", min_width=8)
     table.add_column("bound", no_wrap=True)
+    predicts = any(row.num_predicted is not None for row in rows)
+    if predicts:
+        table.add_column("predictions", justify="right", no_wrap=True)
     for row in rows:
         verdict = Text(row.verdict, style=_STYLES[row.outcome])
         serves = formats.count(row.serves or None)
@@ -243,7 +246,9 @@ def status_table(rows: Sequence[NightRow]) -> "Table":
             continue
         bound = BOUNDS[row.bound] if row.bound else formats.NONE
         night = Text(formats.short_id(row.night))
-        table.add_row(row.day, night, verdict, serves, hours(row), formats.dollars(row.usd), bound)
+        predicted = [formats.count(row.num_predicted)] if predicts else []
+        cost = formats.dollars(row.usd)
+        table.add_row(row.day, night, verdict, serves, hours(row), cost, bound, *predicted)
     return table
 
 
@@ -268,6 +273,8 @@ def status_rows(rows: Sequence[NightRow]) -> list[dict[str, Any]]:
                 "limit_s": row.train_within_s,
                 "cost_usd": row.usd,
                 "bound": row.bound or None,
+                "predictions": row.num_predicted,
+                "predicted_by": row.predicted_by or None,
             }
         values.append(shown)
     return values

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from daybreak.contract.errors import PipelineError, ReleaseError
 from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.extensions.router.answers import Answers, Predictor
-from daybreak.extensions.router.loading import NightArrays, VersionLoader, newest_arrays
+from daybreak.extensions.router.loading import VersionLoader
 from daybreak.registry.host import NoAnswer
+from daybreak.serving.recorded import NightArrays, newest_arrays
 from daybreak.statistics.assignment import arm_of
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home

@@ -32,10 +32,11 @@ from fastapi.responses import JSONResponse
 
 from daybreak.extensions.router.deployed import Deployed
 from daybreak.extensions.router.limits import RequestLimiter
-from daybreak.extensions.router.loading import case_of, served
+from daybreak.extensions.router.loading import served
 from daybreak.extensions.router.router import Router, error_response, read
 from daybreak.extensions.router.settings import RouterParams
 from daybreak.registry.host import NoAnswer
+from daybreak.serving.recorded import case_of
 from daybreak.serving.version_process import VersionProcess, answer_s
 from daybreak.storage.traffic_log import Log, open_log
 
@@ -81,7 +82,7 @@ def params_of(variables: Mapping[str, str]) -> RouterParams:
     return RouterParams.model_validate_json(variables.get("SERVING", "{}"))
 
 
-class Predictions:
+class VertexReplies:
     """Answers the requests of Vertex; created inside the event loop that serves."""
 
     def __init__(self, loaded: Loaded, variables: Mapping[str, str], *, log: str) -> None:
@@ -145,7 +146,7 @@ def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:
     async def life(made: FastAPI) -> AsyncIterator[None]:
         number = int(variables.get("MODEL_VERSION", 0))
         loaded = Loaded(root, params=params_of(variables), number=number)
-        made.state.predictions = predictions = Predictions(loaded, variables, log=log)
+        made.state.predictions = predictions = VertexReplies(loaded, variables, log=log)
         if predictions.deployed:
             await asyncio.to_thread(predictions.deployed.start)
         yield

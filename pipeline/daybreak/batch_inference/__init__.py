@@ -1,0 +1,1 @@
+"""Writes what the version that serves predicts for the next day."""

@@ -1,0 +1,85 @@
+"""Compares a day's predictions with those of the day before, by samples of both that the home keeps.
+
+A sample has the predictions alone, without whose they are; the measures are those of columns
+(daybreak/data/drift.py). Of lists it has the items, whose shares are compared.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import date, timedelta
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daybreak.contract.record_parts import Drift
+from daybreak.contract.table import AnyColumn, Category, Float
+from daybreak.data.drift import JENSEN_SHANNON, KOLMOGOROV_SMIRNOV, distance
+from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_ROWS = 100_000  # of a sample
+DAYS_BACK = 7  # that "the day before" may lie back, as before a holiday
+SAMPLES = "predicted"  # folder in that of what is kept from night to night
+
+
+def sample_of(files: Sequence[Path], *, without: Collection[str]) -> "pa.Table":
+    """Returns every n-th row of the files of a day, without some columns."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sizes = [pq.read_metadata(path).num_rows for path in files]
+    step, start, parts = max(1, ceil(sum(sizes) / MOST_ROWS)), 0, []
+    for path, size in zip(files, sizes, strict=True):
+        names = [name for name in pq.read_schema(path).names if name not in without]
+        parts.append(pq.read_table(path, columns=names).take(np.arange(-start % step, size, step)))
+        start += size
+    return pa.concat_tables(parts)
+
+
+def distances(home: Home, day: date, sample: "pa.Table", *, limit: float) -> tuple[Drift, ...]:
+    """Returns how far each prediction is from that of the newest day before; none where none was kept."""
+    import pyarrow.parquet as pq
+
+    days = (day - timedelta(days=back) for back in range(1, DAYS_BACK + 1))
+    path = next((path for each in days if (path := _path(home, each)).exists()), None)
+    if path is None:
+        return ()
+    before, found = pq.read_table(path), []
+    for name in sample.column_names:
+        if name not in before.column_names or before.schema.field(name) != sample.schema.field(name):
+            continue
+        new, old = (rows[name].drop_null() for rows in (sample, before))
+        if len(new) and len(old):
+            column = _column(new)
+            statistic = JENSEN_SHANNON if column.kind == "category" else KOLMOGOROV_SMIRNOV
+            value = distance(column, new, old)
+            found.append(Drift(column=name, statistic=statistic, value=value, limit=limit))
+    return tuple(found)
+
+
+def keep(home: Home, day: date, sample: "pa.Table") -> None:
+    """Keeps the sample of a day, and of the last days before it that it may be compared with."""
+    import pyarrow.parquet as pq
+
+    from daybreak.contract import records
+
+    records.replace_file(_path(home, day), lambda file: pq.write_table(sample, file, compression="zstd"))
+    for path in _path(home, day).parent.glob("*.parquet"):
+        if path.stem < str(day - timedelta(days=DAYS_BACK)):
+            path.unlink()
+
+
+def _path(home: Home, day: date) -> Path:
+    return home.var / SAMPLES / f"{day}.parquet"
+
+
+def _column(values: "pa.ChunkedArray") -> AnyColumn:
+    """Returns a column of the kind that such values have."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_list(kind):
+        return Float(size=len(values[0]))
+    return Float() if pa.types.is_integer(kind) or pa.types.is_floating(kind) else Category()

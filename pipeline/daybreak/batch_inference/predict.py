@@ -1,0 +1,267 @@
+"""Stage predict: writes what the version that serves predicts for the next day, however the night ended.
+
+It comes after the decision, so that the predictions are by the version that was promoted tonight, or by the
+champion where none was: after a refusal, a failure or a stop as well. While another stage still waits, the
+runner calls it at `night.predict_from`, and the champion's predictions are in time.
+
+Rows are scored file by file in `data/work/predict`, and written to `predict.to` once all are there. A call
+after a kill goes on with the files that are missing, if they are of the same rows by the same version.
+"""
+
+import json
+import logging
+import shutil
+import time
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from daybreak.batch_inference import day_drift, destinations, scorer
+from daybreak.batch_inference.scorer import Scorer
+from daybreak.contract import clock, records
+from daybreak.contract.errors import DataError, NothingToDo, ReleaseError, without_password
+from daybreak.contract.formats import counted
+from daybreak.contract.record_parts import Drift
+from daybreak.contract.record_types import Dataset, Night, Predictions
+from daybreak.contract.sections import PredictParams, PredictSections
+from daybreak.data.features import CLEAN
+from daybreak.data.partitions import PART, part_of
+from daybreak.rollout.rollback import version_of
+from daybreak.serving.recorded import NightArrays, arrays_of, newest_arrays
+from daybreak.storage import branch, ledger, ledger_notes
+from daybreak.storage.home import Home
+
+log = logging.getLogger(__name__)
+
+WORK = Path("data/work/predict")
+USERS = 10  # rows_per_file is of so many lists' users
+
+
+def predict(
+    home: Home, night: Night, params: PredictSections, *, to: str = "", version: str = "", ahead_of: str = ""
+) -> Predictions | None:
+    """Returns the predictions that were written for the next day; None where none are asked for.
+
+    Args:
+        home: whose nights these are.
+        night: the night, whose day is the newest.
+        params: what is predicted, and where it is written.
+        to: where to write, instead of `predict.to`; the night's own predictions stay as they are.
+        version: its number, or the night or day that made it, for `to`; the one that serves if empty.
+        ahead_of: the stage that the night still waits in, before whose end these are written.
+
+    Raises:
+        NothingToDo: no version serves yet.
+        DataError: there are no rows to predict, or predictions are too far from those of the day before.
+        ReleaseError: the version cannot be loaded, or predicts neither rows nor lists.
+        JobError: the predictions cannot be written there.
+    """
+    place = to or params.predict.to
+    if not place:
+        log.info("predict.to is empty, so that nothing is predicted")
+        return None
+    began, number = time.monotonic(), version_of(home, version) if version else _serving(home)
+    done = None if to or version else records.find(Predictions, home.records)
+    if done and _stands(done, night, number):
+        return done
+    destination = destinations.destination_of(home, place, day=night.day, table=params.predict.table)
+    scored = _score(home, night, params, number)
+    sample = day_drift.sample_of(scored.files, without=scored.beside)
+    drift = _drift(home, night, params.predict, sample)
+    num_rows, digest = _num_rows(scored.files), records.digest(scored.files[0].parent)
+    destinations.note(home, place, day=night.day, table=params.predict.table)
+    destination.write(
+        scored.files,
+        {"day": str(night.day), "version": number, "night": night.id, "num_rows": num_rows, "digest": digest},
+    )
+    predictions = Predictions(
+        night=night.id,
+        day=night.day,
+        version=number,
+        to=without_password(place.replace("{day}", str(night.day))),
+        of=scored.of,
+        num_rows=num_rows,
+        digest=digest,
+        drift=drift,
+        elapsed_s=round(time.monotonic() - began, 3),
+        num_kept=scored.num_kept,
+        num_files=len(scored.files),
+        written_at=clock.utc().replace(microsecond=0),
+        until=night.predict_until,
+        ahead_of=ahead_of,
+    )
+    log.info("%s has what version %d predicts: %s", predictions.to, number, counted(num_rows, "row"))
+    if predictions.is_late:
+        log.warning("predictions were to be written until %s UTC", f"{night.predict_until:%Y-%m-%d %H:%M}")
+    if not (to or version):
+        day_drift.keep(home, night.day, sample)
+        _note(home, night, predictions)
+    shutil.rmtree(WORK)
+    return None if to or version else predictions
+
+
+def _serving(home: Home) -> int:
+    """Returns the version that serves by the ledger; NothingToDo where none does yet."""
+    champion = ledger.champion_at(home, branch.ledger_tip(home))
+    if champion is None:
+        raise NothingToDo("no version serves yet, so that nothing can be predicted")
+    return champion.version
+
+
+def _stands(done: Predictions, night: Night, number: int) -> bool:
+    """Returns whether predictions that were written stay, though another version may serve since."""
+    return done.version == number or (night.predict_from is not None and clock.utc() >= night.predict_from)
+
+
+def _note(home: Home, night: Night, predictions: Predictions) -> None:
+    """Adds the predictions of a night that is in the ledger already; else `promote` or `close` does it."""
+    if not ledger.commit_of(home, night):
+        return
+    rows = counted(predictions.num_rows, "row")
+    text = (
+        f"night {night.id} wrote {rows} of predictions by version {predictions.version} to {predictions.to}"
+    )
+    ledger_notes.add(home, text, versions=(), predictions=predictions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scored:
+    """Files of predictions, and what they are."""
+
+    files: list[Path]
+    of: str
+    beside: tuple[str, ...]  # columns that are no predictions
+    num_kept: int  # files that a call before had scored
+
+
+def _score(home: Home, night: Night, params: PredictSections, number: int) -> _Scored:
+    """Scores what is missing of the files of a version's predictions, and returns all of them."""
+    beside = {destinations.DAY: str(night.day), destinations.VERSION: number, destinations.NIGHT: night.id}
+    arrays, given = _arrays(home, night), params.predict
+    with scorer.opened(
+        home,
+        number,
+        name=params.register_.name,
+        arrays=arrays.folder if arrays else None,
+        clean=home.tonight / CLEAN,
+        work=home.tonight / WORK,
+    ) as version:
+        is_lists = version.about["answers"] == "users"
+        of = _of_lists(version, arrays) if is_lists else _of_rows(version, night, given)
+        _go_on({"version": number, "of": of, "rows_per_file": given.rows_per_file, "top": given.top})
+        if is_lists:
+            size = ceil(given.rows_per_file / USERS)
+            files = _files(version.about["num_users"], size)
+            asks = scorer.lists_asked(version, files, size=size, top=given.top, beside=beside)
+        else:
+            rows = _rows(version, night, given)
+            files = _files(_num_rows([rows]), given.rows_per_file)
+            asks = scorer.rows_asked(version, rows, files, size=given.rows_per_file, beside=beside)
+        num_kept = version.score(files, asks)
+        names = (*version.about["beside"], *beside)
+    return _Scored(files=files, of=of, beside=names, num_kept=num_kept)
+
+
+def _arrays(home: Home, night: Night) -> NightArrays | None:
+    """Returns tonight's arrays, those of the newest closed night if tonight came to none, or None."""
+    tonight = arrays_of(home, night.id) if records.find(Dataset, home.records) else None
+    return tonight or newest_arrays(home)
+
+
+def _of_lists(version: Scorer, arrays: NightArrays | None) -> str:
+    """Returns which data lists are made from; ReleaseError where the workload names no users."""
+    if "num_users" not in version.about or arrays is None:
+        raise ReleaseError(
+            f"version {version.number} is of {version.about['workload']}, which does not say whose lists to "
+            f"make; give it `users(samples)` (help(daybreak.Workload))"
+        )
+    return f"lists of all users, by the data of night {arrays.night}"
+
+
+def _of_rows(version: Scorer, night: Night, given: PredictParams) -> str:
+    """Returns which rows are predicted; ReleaseError where the version predicts none."""
+    if version.about["answers"] != "rows":
+        raise ReleaseError(
+            f"version {version.number} is of {version.about['workload']}, which predicts neither rows nor "
+            f"lists; give it `features` and `predict`, or `recommend` and `users`; or no night has its "
+            f"arrays here any more"
+        )
+    if given.source:
+        return f"rows of {given.source.use}"
+    if version.about["names_rows"]:
+        return f"rows that {version.about['workload']}.score_rows names"
+    facts = _clean(version, night).stat()
+    return f"clean rows of {night.day} ({facts.st_size:,} bytes)"
+
+
+def _clean(version: Scorer, night: Night) -> Path:
+    path = part_of(night.day, version.clean)
+    if not path.exists():
+        raise DataError(
+            f"there are no clean rows of {night.day} to predict, since the night ended before they were "
+            f"judged; run it again, or name rows that need no night by predict.source or score_rows"
+        )
+    return path
+
+
+def _rows(version: Scorer, night: Night, given: PredictParams) -> Path:
+    """Returns the file of the rows to predict, which is fetched once."""
+    folder = WORK / "rows"
+    fetched = folder / PART
+    if given.source is None and not version.about["names_rows"]:
+        return _clean(version, night)
+    if not fetched.exists():
+        fresh = folder.with_name("fetching")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        if given.source:
+            given.source.make().fetch(night.day, fresh)
+        else:
+            version.ask(
+                version.first,
+                "candidates",
+                fresh / PART,
+                day=str(night.day),
+                clean=str(version.clean.absolute()),
+            )
+        fresh.rename(folder)
+    return fetched
+
+
+def _go_on(case: dict[str, Any]) -> None:
+    """Keeps the files that a call before has scored of the same case; removes those of another."""
+    path = WORK / "case.json"
+    if path.exists() and json.loads(path.read_text()) == case:
+        return
+    for left in WORK.iterdir():  # not the folder itself, which the version's process may read
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    records.replace_text(path, json.dumps(case))
+
+
+def _files(num: int, size: int) -> list[Path]:
+    """Returns the files of so many rows or users; DataError where there are none."""
+    if not num:
+        raise DataError("there are no rows to predict; look at what brings them")
+    (WORK / "files").mkdir(exist_ok=True)
+    return [WORK / "files" / f"part-{part:05}.parquet" for part in range(ceil(num / size))]
+
+
+def _num_rows(files: list[Path]) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(path).num_rows for path in files)
+
+
+def _drift(home: Home, night: Night, given: PredictParams, sample: Any) -> tuple[Drift, ...]:
+    """Returns the distances from the predictions of the day before; DataError where they are refused."""
+    if given.drift == "off":
+        return ()
+    drift = day_drift.distances(home, night.day, sample, limit=given.max_drift)
+    if far := [f"{one.column} by {one.value:.2f}" for one in drift if one.value > one.limit]:
+        text = f"predictions are far from those of the day before ({given.max_drift:g} is allowed): "
+        text += ", ".join(far)
+        if given.drift == "refuse":
+            raise DataError(f"{text}; look at the rows, or write them with predict.drift: warn")
+        log.warning("%s", text)
+    return drift

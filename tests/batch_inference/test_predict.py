@@ -1,0 +1,392 @@
+"""The stage `predict`: what the version that serves predicts, once for each row, wherever a team reads it."""
+
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from daybreak import cli, runner
+from daybreak.batch_inference import destinations, predict, scorer
+from daybreak.contract import params, records
+from daybreak.contract.errors import DataError, JobError, NothingToDo, NotYet, ParamsError, ReleaseError
+from daybreak.contract.record_types import Night, Predictions, Verdict
+from daybreak.data.partitions import part_of
+from daybreak.serving.version_process import VersionProcess
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from tests.minimal_records import promotion
+from tests.postgres import postgresql
+from tests.serving.conftest import live_in
+from tests.serving.test_predict import USE, expected, home_of_rows  # noqa: F401  the fixture
+from tests.workloads.payments import rows_of
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+DAY, NIGHT = date(2025, 1, 11), "2025-01-11"  # its version 1 was promoted
+
+
+@pytest.fixture
+def home(home_of_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:  # noqa: F811
+    """A home whose night writes to a folder `out` beside this test's files, a few rows a file."""
+    live_in(home_of_rows, monkeypatch)
+    folder = home_of_rows / "nights" / NIGHT
+    before = (folder / "params.yaml").read_text()
+    given = {"to": str(tmp_path / "out" / "{day}"), "rows_per_file": 25}
+    (folder / "params.yaml").write_text(f"{before}predict: {json.dumps(given)}\n")
+    monkeypatch.chdir(folder)
+    yield home_of_rows
+    (folder / "params.yaml").write_text(before)
+    for left in (folder / predict.WORK, home_of_rows / "var" / "predicted"):
+        shutil.rmtree(left, ignore_errors=True)
+    records.path_of(Predictions, folder / records.RUN).unlink(missing_ok=True)
+
+
+def given(**keys: Any) -> None:
+    """Changes keys of `predict` of the night in the current folder."""
+    text, _, mine = Path("params.yaml").read_text().rpartition("predict: ")
+    Path("params.yaml").write_text(f"{text}predict: {json.dumps(json.loads(mine) | keys)}\n")
+
+
+def run(**options: str) -> Predictions:
+    made = runner.run(Home.here(), "predict", **options)
+    assert isinstance(made, Predictions)
+    return made
+
+
+def written(folder: Path) -> pa.Table:
+    return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("part-*.parquet")))
+
+
+def test_each_row_of_the_day_is_predicted_once_by_the_version_that_serves(home: Path, tmp_path: Path) -> None:
+    made, rows, out = run(), rows_of(DAY), tmp_path / "out" / NIGHT
+    assert sorted(path.name for path in out.iterdir()) == [
+        "_SUCCESS",
+        *(f"part-0000{number}.parquet" for number in range(3)),
+    ]
+    predicted = written(out)
+    assert predicted.column_names == [
+        "account",
+        "ts",
+        "prediction",
+        "parts",
+        "daybreak_day",
+        "daybreak_version",
+        "daybreak_night",
+    ]
+    assert predicted.select(["account", "ts"]).equals(rows.select(["account", "ts"]))
+    for name, values in expected(home, rows).items():
+        np.testing.assert_allclose(np.array(predicted[name].to_pylist()), values, rtol=0, atol=1e-6)
+    beside = predicted.select(predicted.column_names[-3:]).slice(0, 1).to_pylist()
+    assert beside == [{"daybreak_day": DAY, "daybreak_version": 1, "daybreak_night": NIGHT}]
+    facts = json.loads((out / "_SUCCESS").read_text())
+    assert facts == {"day": NIGHT, "version": 1, "night": NIGHT, "num_rows": 60, "digest": made.digest}
+    assert (made.version, made.num_rows, made.num_files, made.num_kept) == (1, 60, 3, 0)
+    assert made.of.startswith(f"clean rows of {DAY}")
+    (entry,) = (entry for entry in ledger.history(Home.here()) if entry.night.id == NIGHT)
+    assert entry.predictions == made  # of a night that `promote` has written to the ledger before
+    assert not Path(predict.WORK).exists()
+    assert run() == made  # again: it stands
+
+
+def test_after_a_kill_whole_files_are_not_scored_again_and_the_rows_are_the_same(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, asked = run(), []
+    records.path_of(Predictions, Path(records.RUN)).unlink()
+    (tmp_path / "out").rename(tmp_path / "first")
+    ask = VersionProcess.ask
+
+    def killed(self: VersionProcess, verb: str, **arguments: Any) -> Any:
+        if verb == "write_rows":
+            if len(asked) == 2:
+                os.kill(self.pid, 9)
+            asked.append(Path(arguments["rows"]).name)
+        return ask(self, verb, **arguments)
+
+    monkeypatch.setattr(scorer, "MOST_PROCESSES", 1)
+    with monkeypatch.context() as patch, pytest.raises(ReleaseError, match="ended by SIGKILL"):
+        patch.setattr(VersionProcess, "ask", killed)
+        run()
+    assert not (tmp_path / "out").exists()
+    assert records.find(Predictions, Path(records.RUN)) is None
+    again = run()
+    assert (again.num_kept, again.digest) == (2, whole.digest)
+    assert written(tmp_path / "out" / NIGHT).equals(written(tmp_path / "first" / NIGHT))
+
+
+def test_files_of_other_rows_or_another_version_are_scored_again(home: Path, tmp_path: Path) -> None:
+    run()
+    records.path_of(Predictions, Path(records.RUN)).unlink()
+    work = Path(predict.WORK)
+    (work / "files").mkdir(parents=True)
+    shutil.copy(tmp_path / "out" / NIGHT / "part-00000.parquet", work / "files")
+    (work / "case.json").write_text(json.dumps({"version": 2}))
+    assert run().num_kept == 0
+
+
+def test_a_place_that_cannot_be_written_fails_the_stage_and_the_next_call_scores_nothing_again(
+    home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("a file, where a folder has to be")
+    with pytest.raises(JobError, match=r"out/2025-01-11 cannot be written: .*check that it can be reached"):
+        run()
+    assert "cannot be written" in Path(records.RUN, "predict.error").read_text()
+    (tmp_path / "out").unlink()
+    made = run()
+    assert (made.num_kept, made.num_files) == (3, 3)
+    assert not Path(records.RUN, "predict.error").exists()
+
+
+def test_another_run_replaces_the_files_of_the_day_and_none_is_left(home: Path, tmp_path: Path) -> None:
+    run()
+    records.path_of(Predictions, Path(records.RUN)).unlink()
+    given(rows_per_file=40)
+    run()
+    out = tmp_path / "out" / NIGHT
+    assert len(list(out.glob("*.parquet"))) == 2
+    assert written(out)["ts"].to_pylist() == rows_of(DAY)["ts"].to_pylist()
+
+
+def test_a_bucket_and_one_file_take_predictions_too_by_a_version_that_a_person_names(
+    home: Path, tmp_path: Path
+) -> None:
+    first = run()
+    assert runner.run(Home.here(), "predict", to="memory://predictions/{day}", version="2") is None
+    with fsspec.open(f"memory://predictions/{NIGHT}/_SUCCESS") as file:
+        facts = json.load(file)
+    assert (facts["version"], facts["num_rows"]) == (2, 60)
+    assert facts["digest"] != first.digest
+    one = tmp_path / "new" / "all.parquet"
+    runner.run(Home.here(), "predict", to=str(one))
+    assert pq.read_table(one).equals(written(tmp_path / "out" / NIGHT))
+    assert records.read(Predictions, Path(records.RUN)) == first
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "why"),
+    [
+        (["--to", "{}/there.csv"], ParamsError, "name a file of .parquet"),  # a column of vectors
+        (["--to", "nowhere://there"], ParamsError, "predict.to cannot be used"),
+        (["--to", "{}/there.parquet", "--version", "9"], Exception, "9"),
+    ],
+)
+def test_what_cannot_be_written_leaves_no_file(
+    home: Path, tmp_path: Path, words: list[str], error: type[Exception], why: str
+) -> None:
+    options = {
+        word.removeprefix("--"): text.format(tmp_path)
+        for word, text in zip(words[::2], words[1::2], strict=True)
+    }
+    with pytest.raises(error, match=why):
+        runner.run(Home.here(), "predict", **options)
+    assert list(tmp_path.glob("there*")) == []
+
+
+def table_of(url: str, *, unit: str = "") -> list[Any]:
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        table = sa.Table("predictions", sa.MetaData(), autoload_with=connection)
+        rows = connection.execute(sa.select(table).order_by(table.c.daybreak_day, table.c.ts)).all()
+    engine.dispose()
+    return [row for row in rows if unit in ("", row.account)]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_the_rows_of_a_day_are_exchanged_in_a_table_of_a_database(
+    home: Path, tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.ExitStack() as stack:
+        url = f"sqlite:///{tmp_path}/shop.db"
+        if database == "postgresql":
+            url = f"postgresql+psycopg2://airflow@/shop?host={stack.enter_context(postgresql('shop'))}"
+        monkeypatch.setenv("SHOP_URL", url)
+        given(to="$SHOP_URL")
+        made = run()
+        assert made.to == "$SHOP_URL"  # no password is kept
+        rows = table_of(url)
+        assert [row.ts for row in rows] == rows_of(DAY)["ts"].to_pylist()
+        assert {(row.daybreak_day, row.daybreak_version, row.daybreak_night) for row in rows} == {
+            (DAY, 1, NIGHT)
+        }
+        records.path_of(Predictions, Path(records.RUN)).unlink()
+        run()
+        assert table_of(url) == rows  # not twice
+        unit = rows[0].account
+        ((_, place),) = [one for one in destinations.noted(Home.here()) if one[0] == "$SHOP_URL"]
+        num = len(table_of(url, unit=unit))
+        assert place.erase("account", {unit}, dry_run=True) == num == len(table_of(url, unit=unit))
+        assert place.erase("account", {unit}, dry_run=False) == num
+        assert len(table_of(url)) == 60 - num and not table_of(url, unit=unit)
+
+
+def test_a_table_that_fails_midway_keeps_the_rows_that_it_had(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(to=f"sqlite:///{tmp_path}/shop.db")
+    run()
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON predictions WHEN (SELECT count(*) FROM predictions) > 30 "
+            "BEGIN SELECT raise(ABORT, 'it is full'); END"
+        )
+    connection.close()
+    monkeypatch.setattr(destinations, "NUM_ROWS", 10)
+    records.path_of(Predictions, Path(records.RUN)).unlink()
+    with pytest.raises(JobError, match="table predictions cannot be written: it is full; check"):
+        run()
+    assert len(table_of(f"sqlite:///{tmp_path}/shop.db")) == 60
+
+
+def test_a_table_without_a_column_is_refused_and_named(home: Path, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute("CREATE TABLE predictions (account TEXT, daybreak_day DATE)")
+    connection.close()
+    given(to=f"sqlite:///{tmp_path}/shop.db")
+    with pytest.raises(DataError, match="table predictions has no column ts, prediction, parts, dayb"):
+        run()
+
+
+@pytest.mark.parametrize("drift", ["warn", "refuse"])
+def test_predictions_far_from_those_of_the_day_before_are_told_or_refused(
+    home: Path, tmp_path: Path, drift: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run()
+    kept = home / "var" / "predicted" / f"{NIGHT}.parquet"
+    assert pq.read_table(kept).column_names == ["prediction", "parts"]  # nobody's
+    far = pa.table({"prediction": pa.array(np.full(60, 7.0, np.float32))})
+    pq.write_table(far, kept.with_name("2025-01-10.parquet"))
+    records.path_of(Predictions, Path(records.RUN)).unlink()
+    shutil.rmtree(tmp_path / "out")
+    given(drift=drift)
+    text = r"predictions are far from those of the day before \(0.35 is allowed\): prediction by 1.00"
+    if drift == "refuse":
+        with pytest.raises(DataError, match=text):
+            run()
+        assert not (tmp_path / "out").exists()
+        return
+    (found,) = run().drift
+    assert (found.column, found.value, found.limit) == ("prediction", 1.0, 0.35)
+    assert "prediction by 1.00" in caplog.text
+
+
+def test_rows_may_come_from_a_source_of_their_own(home: Path, tmp_path: Path) -> None:
+    tomorrow = rows_of(DAY + timedelta(days=1)).drop(["is_fraud"])
+    pq.write_table(tomorrow, tmp_path / f"{NIGHT}.parquet")
+    given(source={"use": "daybreak:Files", "url": str(tmp_path / "{day}.parquet")})
+    assert run().of == "rows of daybreak:Files"
+    predicted = written(tmp_path / "out" / NIGHT)
+    assert predicted["ts"].to_pylist() == tomorrow["ts"].to_pylist()
+
+
+def test_a_night_that_ended_before_its_rows_were_judged_says_so(home: Path, tmp_path: Path) -> None:
+    part = part_of(DAY, Path("data/clean"))
+    part.rename(tmp_path / "kept")
+    try:
+        with pytest.raises(DataError, match="there are no clean rows of 2025-01-11 to predict"):
+            run()
+    finally:
+        (tmp_path / "kept").rename(part)
+
+
+def test_a_home_whose_first_version_does_not_serve_yet_predicts_nothing(
+    repository: Path, tmp_path: Path
+) -> None:
+    os.chdir(repository)
+    settings = ["predict.to=out/{day}", "predict.by_hours=1.5"]
+    night = runner.run(Home.here(), "open", day=date(2025, 1, 2), set=settings)
+    assert night.predict_until - night.started_at == timedelta(hours=1.5)  # type: ignore[union-attr]
+    assert night.predict_from < night.predict_until  # type: ignore[union-attr]
+    assert night.last_decision == night.predict_from  # type: ignore[union-attr]
+    with pytest.raises(NothingToDo, match="no version serves yet"):
+        runner.run(Home.here(), "predict")
+
+
+def test_predictions_that_are_due_before_a_model_is_trained_are_refused(repository: Path) -> None:
+    with pytest.raises(ParamsError, match=r"predict.by_hours 1 is not after night.train_hours 1, by which"):
+        params.override(repository, ["predict.to=out", "predict.by_hours=1"])
+
+
+def test_while_a_person_is_waited_for_the_champion_predicts_in_time_and_its_predictions_stand(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, now = home / "nights" / "2025-01-12", datetime.now(UTC).replace(microsecond=0)
+    monkeypatch.chdir(folder)
+    opened, settings = records.read(Night, Path(records.RUN)), Path("params.yaml")
+    later = now + timedelta(hours=1)
+    before = settings.read_text()
+    settings.write_text(f"{before}predict: {{to: '{tmp_path}/out'}}\n")
+    night = replace(opened, predict_until=later, decide_until=later)
+    records.write(promotion(champion=1, challenger=2, approve_until=later), Path(records.RUN))
+    try:
+        for predict_from in (later, now):
+            assert records.find(Predictions, Path(records.RUN)) is None
+            records.write(replace(night, predict_from=predict_from), Path(records.RUN))
+            with pytest.raises(NotYet):
+                runner.run(Home.here(), "promote")
+        made = records.read(Predictions, Path(records.RUN))
+        assert (made.version, made.ahead_of, made.is_late) == (1, "promote", False)
+        assert written(tmp_path / "out").num_rows == 60
+        monkeypatch.setattr(predict, "_serving", lambda home: 2)  # as if the person had agreed since
+        assert run() == made
+    finally:
+        settings.write_text(before)
+        records.write(opened, Path(records.RUN))
+        for kind in (Predictions, Verdict):
+            records.path_of(kind, Path(records.RUN)).unlink(missing_ok=True)
+
+
+def test_the_command_line_writes_what_a_night_predicts_below_the_home(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    assert cli.main(["predict", "--night", NIGHT, "--to", "out/predictions.parquet"]) == 0
+    assert pq.read_table(home / "out" / "predictions.parquet").num_rows == 60
+    shutil.rmtree(home / "out")
+
+
+@pytest.mark.parametrize("unit", ["+49 (30) 123", "=1+1", 'a "quoted"\r\nname', "plain"])
+def test_lines_of_a_unit_go_out_of_a_csv_and_others_stay_byte_by_byte(tmp_path: Path, unit: str) -> None:
+    units = [unit, "00123", None, "", unit, "-7", "caf\u00e9, (1)"]
+    table = pa.table(
+        {"zip": ["00123"] * 7, "unit": units, "prediction": [0.5, 1.0, 1e-9, None, 2.0, -3.0, 4.0]}
+    )
+    to, others = (destinations.OneFile(str(tmp_path / name)) for name in ("found.csv", "others.csv"))
+    for place, rows in ((to, table), (others, table.take([1, 2, 3, 5, 6]))):
+        pq.write_table(rows, tmp_path / "part-00000.parquet")
+        place.write([tmp_path / "part-00000.parquet"], {})
+    before = (tmp_path / "found.csv").read_bytes()
+    assert to.erase("unit", {unit}, dry_run=True) == 2
+    assert (tmp_path / "found.csv").read_bytes() == before
+    assert to.erase("unit", {unit}, dry_run=False) == 2
+    assert (tmp_path / "found.csv").read_bytes() == (tmp_path / "others.csv").read_bytes()
+    assert to.erase("unit", {unit}, dry_run=False) == 0
+    assert to.erase("account", {"00123"}, dry_run=False) == 0
+    (tmp_path / "found.csv").write_bytes(b"\xef\xbb\xbf" + before)  # as a spreadsheet saves it
+    assert to.erase("zip", {"00123"}, dry_run=True) == 7
+
+
+def test_rows_of_a_unit_go_out_of_a_folder_and_its_count_follows(tmp_path: Path) -> None:
+    for number, units in enumerate((["a", "b"], ["b", "c"])):
+        pq.write_table(pa.table({"unit": units}), tmp_path / f"part-0000{number}.parquet")
+    place = destinations.ParquetFolder("memory://erased/one")
+    place.write(sorted(tmp_path.glob("part-*")), {"num_rows": 4})
+    assert place.erase("unit", {"b"}, dry_run=False) == 2
+    files = fsspec.filesystem("memory")
+    assert json.loads(files.cat_file("/erased/one/_SUCCESS")) == {"num_rows": 2, "num_erased": 2}
+    left = [pq.read_table(pa.BufferReader(files.cat_file(path))) for path in files.glob("/erased/one/part-*")]
+    assert pa.concat_tables(left)["unit"].to_pylist() == ["a", "c"]
