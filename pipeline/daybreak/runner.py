@@ -465,7 +465,7 @@ def _publish(home: Home, stage: str, *, done: bool) -> None:
     if stage in stages.IN_NIGHT and records.path_of(Night, home.records).exists():
         if stage == "close":
             publisher.publish_closed(home)
-        else:
+        elif not ledger.failed_to_open(home.tonight):  # that is shown once it is closed
             publisher.publish_night(home, home.tonight)
     if stage == "promote" and done:
         publisher.publish_ledger(home)

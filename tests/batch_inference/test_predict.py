@@ -20,7 +20,7 @@ import pytest
 import sqlalchemy as sa
 
 from daybreak import cli, runner
-from daybreak.batch_inference import destinations, predict, scorer
+from daybreak.batch_inference import day_drift, destinations, predict, scorer
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, JobError, NothingToDo, NotYet, ParamsError, ReleaseError
 from daybreak.contract.record_types import Night, Predictions, Verdict
@@ -262,7 +262,7 @@ def test_a_table_without_a_column_is_refused_and_named(home: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("drift", ["warn", "refuse"])
-def test_predictions_far_from_those_of_the_day_before_are_told_or_refused(
+def test_predictions_far_from_those_of_days_before_are_told_or_refused(
     home: Path, tmp_path: Path, drift: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run()
@@ -273,7 +273,7 @@ def test_predictions_far_from_those_of_the_day_before_are_told_or_refused(
     records.path_of(Predictions, Path(records.RUN)).unlink()
     shutil.rmtree(tmp_path / "out")
     given(drift=drift)
-    text = r"predictions are far from those of the day before \(0.35 is allowed\): prediction by 1.00"
+    text = r"predictions are far from those of the days before \(0.35 is allowed\): prediction by 1.00"
     if drift == "refuse":
         with pytest.raises(DataError, match=text):
             run()
@@ -282,6 +282,19 @@ def test_predictions_far_from_those_of_the_day_before_are_told_or_refused(
     (found,) = run().drift
     assert (found.column, found.value, found.limit) == ("prediction", 1.0, 0.35)
     assert "prediction by 1.00" in caplog.text
+
+
+def test_a_monday_may_be_unlike_a_sunday_if_it_is_like_the_monday_before(tmp_path: Path) -> None:
+    here, monday = Home(tmp_path), date(2025, 1, 13)
+    mondays, sundays = (pa.table({"prediction": np.full(9, value, np.float32)}) for value in (1, 5))
+    assert day_drift.distances(here, monday, mondays, limit=0.1) == ()
+    day_drift.keep(here, monday - timedelta(days=1), sundays)
+    assert [one.value for one in day_drift.distances(here, monday, mondays, limit=0.1)] == [1]
+    day_drift.keep(here, monday - timedelta(days=7), mondays)
+    assert [one.value for one in day_drift.distances(here, monday, mondays, limit=0.1)] == [0]
+    day_drift.keep(here, monday + timedelta(days=1), mondays)
+    kept = sorted(path.stem for path in (tmp_path / "var" / "predicted").iterdir())
+    assert kept == ["2025-01-12", "2025-01-14"]
 
 
 def test_rows_may_come_from_a_source_of_their_own(home: Path, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""Compares a day's predictions with those of the day before, by samples of both that the home keeps.
+"""Compares a day's predictions with those of days before, by samples of them that the home keeps.
 
-A sample has the predictions alone, without whose they are; the measures are those of columns
-(daybreak/data/drift.py). Of lists it has the items, whose shares are compared.
+The nearer of the day before and the same weekday counts, so that a Monday may differ from a Sunday. A sample
+has the predictions alone, without whose they are; the measures are those of columns (daybreak/data/drift.py).
+Of lists it has the items, whose shares are compared.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date, timedelta
 from math import ceil
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_ROWS = 100_000  # of a sample
-DAYS_BACK = 7  # that "the day before" may lie back, as before a holiday
+DAYS_BACK = 7  # of which the newest and the oldest are compared with: the same weekday, after a week
 SAMPLES = "predicted"  # folder in that of what is kept from night to night
 
 
@@ -39,14 +40,21 @@ def sample_of(files: Sequence[Path], *, without: Collection[str]) -> "pa.Table":
 
 
 def distances(home: Home, day: date, sample: "pa.Table", *, limit: float) -> tuple[Drift, ...]:
-    """Returns how far each prediction is from that of the newest day before; none where none was kept."""
+    """Returns how far each prediction is from those of days before; none where none were kept."""
+    days = (day - timedelta(days=back) for back in range(1, DAYS_BACK + 1))
+    kept = [path for each in days if (path := _path(home, each)).exists()]
+    nearest: dict[str, Drift] = {}
+    for path in dict.fromkeys((kept[0], kept[-1])) if kept else ():
+        for drift in _distances(sample, path, limit=limit):
+            if drift.column not in nearest or drift.value < nearest[drift.column].value:
+                nearest[drift.column] = drift
+    return tuple(nearest.values())
+
+
+def _distances(sample: "pa.Table", kept: Path, *, limit: float) -> Iterator[Drift]:
     import pyarrow.parquet as pq
 
-    days = (day - timedelta(days=back) for back in range(1, DAYS_BACK + 1))
-    path = next((path for each in days if (path := _path(home, each)).exists()), None)
-    if path is None:
-        return ()
-    before, found = pq.read_table(path), []
+    before = pq.read_table(kept)
     for name in sample.column_names:
         if name not in before.column_names or before.schema.field(name) != sample.schema.field(name):
             continue
@@ -55,8 +63,7 @@ def distances(home: Home, day: date, sample: "pa.Table", *, limit: float) -> tup
             column = _column(new)
             statistic = JENSEN_SHANNON if column.kind == "category" else KOLMOGOROV_SMIRNOV
             value = distance(column, new, old)
-            found.append(Drift(column=name, statistic=statistic, value=value, limit=limit))
-    return tuple(found)
+            yield Drift(column=name, statistic=statistic, value=value, limit=limit)
 
 
 def keep(home: Home, day: date, sample: "pa.Table") -> None:

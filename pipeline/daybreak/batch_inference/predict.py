@@ -53,7 +53,7 @@ def predict(
 
     Raises:
         NothingToDo: no version serves yet.
-        DataError: there are no rows to predict, or predictions are too far from those of the day before.
+        DataError: there are no rows to predict, or predictions are too far from those of days before.
         ReleaseError: the version cannot be loaded, or predicts neither rows nor lists.
         JobError: the predictions cannot be written there.
     """
@@ -254,12 +254,12 @@ def _num_rows(files: list[Path]) -> int:
 
 
 def _drift(home: Home, night: Night, given: PredictParams, sample: Any) -> tuple[Drift, ...]:
-    """Returns the distances from the predictions of the day before; DataError where they are refused."""
+    """Returns the distances from the predictions of days before; DataError where they are refused."""
     if given.drift == "off":
         return ()
     drift = day_drift.distances(home, night.day, sample, limit=given.max_drift)
     if far := [f"{one.column} by {one.value:.2f}" for one in drift if one.value > one.limit]:
-        text = f"predictions are far from those of the day before ({given.max_drift:g} is allowed): "
+        text = f"predictions are far from those of the days before ({given.max_drift:g} is allowed): "
         text += ", ".join(far)
         if given.drift == "refuse":
             raise DataError(f"{text}; look at the rows, or write them with predict.drift: warn")

@@ -360,7 +360,7 @@ class Predictions(Record):
     of: str  # what was predicted: clean rows, the workload's score_rows, a source, or lists of users
     num_rows: int  # written
     digest: str  # of the rows as files, whatever they were written to
-    drift: tuple[Drift, ...] = ()  # from the predictions of the day before
+    drift: tuple[Drift, ...] = ()  # from the predictions of days before
     elapsed_s: float  # that the last call took
     num_kept: int = 0  # files of rows that calls before had scored, of num_files
     num_files: int = 1

@@ -541,10 +541,10 @@ class PredictParams(Section):
     """Rows, or a tenth as many users, of one file, which is predicted at once and kept after a kill. Lower it
     if memory is short."""
     drift: Literal["off", "warn", "refuse"] = "warn"
-    """What happens where predictions are further than `max_drift` from those of the day before. `warn`: the
-    report says so; `refuse`: they are not written, and the stage fails."""
+    """What happens where predictions are further than `max_drift` from those of the day before, and of the
+    same weekday. `warn`: the report says so; `refuse`: they are not written, and the stage fails."""
     max_drift: float = Field(0.35, gt=0)
-    """Distance that a prediction may have from those of the day before, as `validate.max_drift` has it."""
+    """Distance that a prediction may have from those of both days, as `validate.max_drift` has it."""
 
 
 class ServingParams(Section):

@@ -92,7 +92,10 @@ class LoadedVersion:
             judged = sorted({metric.prediction for metric in declared(self._workload)})
             table = self._workload.table
             known |= {"unit": table.unit, "zone": table.zone, "judged": judged}
-            known |= {"beside": beside_predictions(table), "names_rows": hasattr(self._workload, "score_rows")}
+            known |= {
+                "beside": beside_predictions(table),
+                "names_rows": hasattr(self._workload, "score_rows"),
+            }
         if self._served is not None and hasattr(self._workload, "users"):
             known |= {"num_users": len(self._users), "beside": (self._unit, "rank")}
         return known
