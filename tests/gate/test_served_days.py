@@ -33,7 +33,7 @@ NUM_ROWS = 400
 
 
 def day(rng: np.random.Generator, number: int, *, num: int = NUM_ROWS, **fed: Any) -> pa.Table:
-    """A day whose level, share of a code and share of nulls are its own, as those of real days are."""
+    """A day with a level, a share of a code and a share of nulls of its own, as real days have."""
     level, share = rng.normal(0, 0.1), np.clip(rng.normal(0.5, 0.03), 0, 1)
     amounts = np.exp(rng.normal(3 + level, 1, num))
     columns = {
@@ -96,11 +96,11 @@ def test_few_rows_of_the_same_distribution_are_not_unlike_where_the_limit_is_nar
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("amount", lambda one: one and 1000 * one, r"amount has the median \d\d,\d{3}, not \d\d(\.\d+)?"),
-        ("amount", lambda one: None, r"amount is missing in 100 % of the rows, not \d+\.?\d* %"),
-        ("code", lambda one: "unknown", r"code is unknown in 100 % of the rows, not 0 %"),
-        ("length", lambda one: 14.0, r"length has the median 14, not \d+(\.\d+)?"),
-        ("at", lambda one: one.replace(hour=0), r"at has the median 00:\d\d, not \d\d:\d\d"),
+        ("amount", lambda one: one and 1000 * one, r"has the median \d\d,\d{3}, not \d\d(\.\d+)?"),
+        ("amount", lambda one: None, r"is missing in 100 % of the rows, not \d+\.?\d* %"),
+        ("code", lambda one: "unknown", r"is unknown in 100 % of the rows, not 0 %"),
+        ("length", lambda one: 14.0, r"has the median 14, not \d+(\.\d+)?"),
+        ("at", lambda one: one.replace(hour=0), r"has the median 00:\d\d, not \d\d:\d\d"),
     ],
 )
 def test_a_column_that_is_fed_otherwise_is_told_with_both_values(column: str, value: Any, words: str) -> None:
@@ -124,7 +124,7 @@ def test_a_column_whose_drift_is_off_is_not_compared() -> None:
 
 @pytest.mark.slow
 def test_few_values_differ_by_chance_as_draws_do() -> None:
-    """The bound holds what it says of numbers, of shares and of categories, one of which has many values."""
+    """The bound holds at the stated chance for numbers, shares, and a category of many values."""
     rng = np.random.default_rng(6)
     rows = day(rng, 0, num=5000)
     for name, statistic in (
@@ -155,14 +155,14 @@ def test_a_sentence_names_column_both_values_and_what_to_do() -> None:
     skewed = replace(DAY, drift=(drifted("amount", "amount has the median 49,800, not 49.8", None),))
     assert in_words(skewed, 3) == (
         "served rows of 2026-11-28 (1,204 requests) are unlike the Saturdays that version 3 was made of: "
-        "amount has the median 49,800, not 49.8 (Kolmogorov-Smirnov 0.98, at most 0.41 expected); amount was "
-        "so on each served day: have it sent as the training data has it, or raise its limit under drift in "
-        "the suite"
+        "amount has the median 49,800, not 49.8 (Kolmogorov-Smirnov 0.98, at most 0.41 expected); so on each "
+        "served day: amount; have it sent as the training data has it, or raise its limit under drift in the "
+        "suite"
     )
     moved = drifted("code", "code is a in 90 % of the rows, not 40 %", date(2026, 11, 20))
     since = replace(DAY, drift=(moved,))
     assert in_words(since, 3).endswith(
-        "code was as in training until 2026-11-20: fix what sends it, or train on newer days by a night now"
+        "as in training until 2026-11-20: code; fix what sends it, or train on newer days by a night now"
     )
     assert in_words(DAY, 3) == (
         "served rows of 2026-11-28 (1,204 requests) are like the days that version 3 was made of"

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from daybreak.storage.kept_rows import KeptRows, place_of
 from daybreak.storage.traffic_log import Log, open_log
 from tests.serving.conftest import live_in
 from tests.serving.running import running, until
+from tests.serving.test_log import postgres  # noqa: F401  the fixture
 from tests.serving.test_predict import ROW, home_of_rows  # noqa: F401  the fixture
 from tests.serving.test_server import started
 from tests.toy.nights import PARAMS
@@ -32,7 +34,7 @@ DAY = "2026-03-01"
 
 
 def request(number: int, *, num_rows: int = 1, version: int = 3, kept: bool = True) -> Exposure:
-    """An exposure whose rows are kept; its place is scrambled, as that of a real one is."""
+    """An exposure with kept rows, and a scrambled place as a real one has."""
     place = number * 2_654_435_761 % 2**32
     return Exposure(
         id=f"{number:08x}{place:08x}{0:016x}",
@@ -89,15 +91,18 @@ def test_an_erasure_finds_rows_by_their_own_column(log: Log) -> None:
     assert log.kept_rows.erase("account", "17") == 0
 
 
-def test_of_too_many_rows_those_stay_that_one_sample_of_the_whole_day_has(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def expect_one_sample_of_two_routers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have two routers write at once, more than a day keeps; those with the smallest numbers stay."""
     monkeypatch.setattr(kept_rows, "MAX_ROWS_A_DAY", 60)
     asked = [request(number, num_rows=1 + number % 3) for number in range(500)]
-    other = open_log(str(log.url))  # of another router
-    for start in range(0, 500, 10):
-        (log, other)[start // 10 % 2].exposures.write(asked[start : start + 10], [])
-    other.close()
+    logs = [open_log(url) for _ in range(2)]
+
+    def write(which: int) -> None:
+        for start in range(10 * which, 500, 20):
+            logs[which].exposures.write(asked[start : start + 10], [])
+
+    with ThreadPoolExecutor(2) as routers:
+        list(routers.map(write, range(2)))
     expected, so_far = [], 0
     for one in sorted(asked, key=lambda one: place_of(one.id)):
         assert one.kept
@@ -105,10 +110,25 @@ def test_of_too_many_rows_those_stay_that_one_sample_of_the_whole_day_has(
             break
         so_far += len(one.kept.rows)
         expected.append(one.kept.rows[0]["n"])
-    assert numbers(log) == sorted(expected)
-    assert Counter(number // 250 for number in numbers(log)).most_common()[-1][1] > 8  # of both halves
-    (day,) = log.kept_rows.days(3)
+    assert numbers(logs[0]) == sorted(expected)
+    assert Counter(number // 250 for number in expected).most_common()[-1][1] > 8  # of both halves
+    (day,) = logs[0].kept_rows.days(3)
     assert day.num_requests <= 60 * kept_rows.ROOM
+    assert logs[0].kept_rows.erase("account", "a3") > 0
+    assert logs[0].kept_rows.erase("account", "a3", dry_run=True) == 0
+    for log in logs:
+        log.close()
+
+
+def test_of_too_many_rows_those_stay_that_one_sample_of_the_whole_day_has(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect_one_sample_of_two_routers(str(log.url), monkeypatch)
+
+
+@pytest.mark.slow
+def test_postgresql_keeps_the_same_sample(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    expect_one_sample_of_two_routers(postgres, monkeypatch)
 
 
 def kept_in(home: Path) -> Iterator[KeptRows]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
@@ -109,7 +110,7 @@ def test_a_column_in_another_unit_from_the_first_day_on_is_told(router: Running,
     assert (amount.column, amount.since) == ("amount", None)
     assert {one.column for one in others} <= {"(prediction)", "(parts)"}
     assert re.fullmatch(r"amount has the median \d\d,\d{3}, not \d\d\.\d\d", amount.words)
-    assert "so on each served day: have it sent as the training data has it" in seen.reason
+    assert "; so on each served day: amount" in seen.reason
     settings = home_of_weeks / "params.yaml"
     text = settings.read_text()
     settings.write_text(f"{text}notify: {{command: cat >> told.txt}}\n")
@@ -151,3 +152,18 @@ def test_with_drift_off_only_predictions_are_compared(router: Running, home_of_w
     seen = watched()
     suite.unlink()
     assert seen.served and set(seen.served.compared) == {"(prediction)", "(parts)"}
+
+
+def test_a_column_that_clean_days_have_no_more_is_not_compared(router: Running, home_of_weeks: Path) -> None:
+    parts = sorted(home_of_weeks.glob("nights/*/data/clean/day=*/part.parquet"))
+    whole = {part: part.read_bytes() for part in parts}
+    for part in parts:
+        pq.write_table(pq.read_table(part, partitioning=None).drop(["retries"]), part)
+    serve(router, date(2025, 1, 12), amount=lambda row: 1000 * row["amount"])
+    pass_days(router.log, 1)
+    seen = watched()
+    for part, content in whole.items():
+        part.write_bytes(content)
+    assert seen.served and "retries" not in seen.served.compared
+    assert [one.column for one in seen.served.drift] == ["amount"]
+    assert "the predictions are not compared: version 1 does not predict rows" in seen.served.fault

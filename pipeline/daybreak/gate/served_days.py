@@ -13,7 +13,7 @@ compared, and a first day only by rows of the hours in which the version served.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -142,7 +142,7 @@ class _Look:
                     statistic=one.statistic,
                     value=one.value,
                     limit=one.limit,
-                    words=words,
+                    words=f"{one.column.removesuffix(' nulls')} {words}",
                     since=_newest_like(one.column, known),
                 )
                 for one, words in compared.unlike
@@ -155,18 +155,21 @@ class _Look:
         """Returns how the columns of the requests' rows compare with those of clean days."""
         import pyarrow as pa
 
-        table, hidden = self.table, self.table.label
+        table = self.table
         path = self.home.folder / self.params.validate_.suite
         limits = suite.load(path).drift if path.exists() else {}
         if limits == "off":
             return ServedComparison(columns=(), unlike=())
         served = pa.concat_tables([conformed(one.rows, table) for one in requests])
+        before = [_from(_some(day, clean, table), table.time, minute) for day in same]
+        known = set.intersection(*(set(part.column_names) for part in before))
+        unknown = {*table.columns} - known  # the label among them
         return compare(
             _from(served, table.time, minute),
-            [_from(_some(day, clean, table.features), table.time, minute) for day in same],
+            before,
             table,
             num_requests=len(requests),
-            limits={**limits, **({hidden.column: "off"} if hidden else {})},
+            limits={**limits, **dict.fromkeys([*unknown, *(f"{name} nulls" for name in unknown)], "off")},
             params=self.params.validate_,
         )
 
@@ -232,7 +235,7 @@ def compare(
         limit = one.limit + drift.by_chance(one.statistic, old, num=num, chance=chance)
         if one.value > limit:
             words = drift.in_words(table.columns[name], one.statistic, new, old)
-            unlike.append((replace(one, limit=limit), f"{name} {words[0]}, not {words[1]}"))
+            unlike.append((replace(one, limit=limit), f"{words[0]}, not {words[1]}"))
     return ServedComparison(columns=tuple(one.column for one in distances), unlike=tuple(unlike))
 
 
@@ -253,8 +256,11 @@ def _clean(home: Home) -> Path:
     return next((clean for clean in held if partitions(clean)), home.folder / CLEAN)
 
 
-def _some(day: date, clean: Path, names: Iterable[str]) -> "pa.Table":
-    """Returns MAX_ROWS of the rows of a clean day, evenly spaced; all of fewer."""
+def _some(day: date, clean: Path, table: Table) -> "pa.Table":
+    """Returns MAX_ROWS of the rows of a clean day, evenly spaced; all of fewer.
+
+    Columns that are not as in the version's table, since that was edited, are left out.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -262,6 +268,8 @@ def _some(day: date, clean: Path, names: Iterable[str]) -> "pa.Table":
     with pq.ParquetFile(part_of(day, clean), page_checksum_verification=True) as part:
         num_rows = part.metadata.num_rows
         places = np.linspace(0, num_rows - 1, min(MAX_ROWS, num_rows)).astype(int)
+        fields = {field.name: field.type for field in part.schema_arrow}
+        names = [one for one in table.features if fields.get(one) == table.schema().field(one).type]
         return pa.table({name: part.read([name])[name].take(places) for name in names})
 
 

@@ -1,17 +1,21 @@
-"""Says in a sentence what the watch found in served rows, and what to do about it."""
+"""Puts the watch's findings in served rows into a sentence, with the remedy."""
 
 from daybreak.contract import records
 from daybreak.contract.formats import counted, quantity
 from daybreak.contract.record_parts import ServedDay
 from daybreak.contract.record_types import ServedDays
+from daybreak.storage import ledger
 from daybreak.storage.home import Home
 
 
 def notices(home: Home) -> list[str]:
-    """Returns the sentence of the newest served day where its rows are unlike training."""
+    """Returns the sentence of the newest served day of the champion where its rows are unlike training."""
     served = records.find(ServedDays, home.var)
-    newest = served.days[-1] if served and served.days else None
-    return [in_words(newest, served.version)] if served and newest and newest.drift else []
+    if served is None or not served.days or not served.days[-1].drift:
+        return []
+    serving = next(iter(ledger.releases(home)), None)
+    is_champion = serving is not None and serving.serves == served.version
+    return [in_words(served.days[-1], served.version)] if is_champion else []
 
 
 def in_words(served: ServedDay, version: int) -> str:
@@ -30,13 +34,13 @@ def in_words(served: ServedDay, version: int) -> str:
     drifted = [one.column for one in served.drift if one.since]
     if skewed:
         said += (
-            f"; {' and '.join(skewed)} was so on each served day: have it sent as the training data has it, "
-            f"or raise its limit under drift in the suite"
+            f"; so on each served day: {', '.join(skewed)}; have it sent as the training data has it, or "
+            f"raise its limit under drift in the suite"
         )
     if drifted:
         since = max(one.since for one in served.drift if one.since)
         said += (
-            f"; {' and '.join(drifted)} was as in training until {since}: fix what sends it, or train on "
-            f"newer days by a night now"
+            f"; as in training until {since}: {', '.join(drifted)}; fix what sends it, or train on newer "
+            f"days by a night now"
         )
     return f"{said}; {served.fault}" if served.fault else said

@@ -120,7 +120,7 @@ class KeptRowsLog:
 
 
 def _sample(day: str) -> sa.Select[Any]:
-    """Selects the exposures of a day that are its sample: those before which there is room.
+    """Selects the exposures of a day's sample, in the order of their numbers, up to MAX_ROWS_A_DAY.
 
     One that is out stays out, whatever comes later, so that those removed are missing in no sample.
     """

@@ -1,4 +1,4 @@
-"""Says before a night which rows of requests the routers keep, and what the watch does with them."""
+"""Checks the keys on rows that routers keep, and on nights that the watch starts, for `daybreak check`."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from daybreak.storage.kept_rows import MAX_ROWS_A_DAY
 
 
 def checks(home: Home, params: Params) -> Iterator[tuple[str, bool, str]]:
-    """Yields what `serving.keep_rows` keeps, whose rows they are, and what starts a night by the watch."""
+    """Yields a sentence on the rows that `serving.keep_rows` keeps, and one on `watch.retrain`."""
     kept = params.section(RouterParams)
     if params.watch.retrain:
         yield "watch.retrain", True, _retrains(home, params, keeps=bool(kept.keep_rows))
