@@ -11,13 +11,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml  # Airflow brings it
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG, Asset, CronTriggerTimetable
 
 log = logging.getLogger(__name__)
 
 LEAD = Path(os.environ.get("DAYBREAK_HOME", Path(__file__).resolve().parents[1]))
+NAME = "daybreak"  # where params.yaml leaves register.name out
 MODEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
@@ -39,6 +41,20 @@ class Home:
         """
         due = CronTriggerTimetable(cron, timezone="UTC") if cron else None
         return DAG(self.dag_id(name), schedule=due, catchup=False, max_active_runs=1, tags=self.tags, **given)
+
+    @property
+    def champion(self) -> Asset:
+        """Returns the asset that is updated whenever another version of the home's model serves."""
+        return Asset(name=f"{self._name} champion", uri=f"daybreak://{quote(self._name, safe='')}/champion")
+
+    @property
+    def _name(self) -> str:
+        """Returns the name of the home's model."""
+        try:
+            values = yaml.safe_load((self.folder / "params.yaml").read_text()) or {}
+            return self.model or str((values.get("register") or {}).get("name", NAME))
+        except (OSError, yaml.YAMLError, AttributeError):
+            return NAME
 
     @property
     def tags(self) -> list[str]:

@@ -41,6 +41,18 @@ def record_of(home: Home, run_id: str, name: str) -> dict[str, Any]:
     return record
 
 
+def update_champion(context: Any, result: Any = None) -> None:
+    """Puts into the update of the champion's asset which version serves, once a task has succeeded."""
+    home = homes.of_dag(context["ti"].dag_id)
+    call = [sys.executable, "-P", "-m", "daybreak", "champion"]
+    given = environment(home)
+    try:
+        said = subprocess.run(call, cwd=home.folder, env=given, capture_output=True, timeout=120, check=True)
+        context["outlet_events"][home.champion].extra = json.loads(said.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        log.error("the update of %s does not say which version serves: %s", home.champion.uri, error)
+
+
 def environment(home: Home) -> dict[str, str]:
     """Returns the environment in which Daybreak's command line runs for that home."""
     return {**os.environ, "DAYBREAK_HOME": str(home.folder)}

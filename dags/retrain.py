@@ -248,6 +248,8 @@ def nights_of(home: Home) -> DAG:
             task_id="promote",
             bash_command=notify.command(home, "promote", IN_NIGHT),
             retry_failures=True,
+            outlets=[home.champion],
+            post_execute=notify.update_champion,
             timeout=timedelta(hours=3).total_seconds(),
         )
         chain(

@@ -75,6 +75,8 @@ def rollback_of(home: Home) -> DAG:
                 '${HOLD_DAYS:+--hold-days "$HOLD_DAYS"} ${BY:+--by "$BY"}',
             ),
             env=TYPED,
+            outlets=[home.champion],
+            post_execute=notify.update_champion,
             timeout=timedelta(hours=3).total_seconds(),
         )
     return rollback

@@ -1,5 +1,6 @@
 """A night's deadline and folder, and its place in the ledger, in a real git repository."""
 
+import json
 import multiprocessing
 import os
 import pty
@@ -25,6 +26,7 @@ from daybreak.contract.record_types import Batch, Events, Night, Release, Verdic
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
 from daybreak.extensions.pages import open_nights
+from daybreak.jobs.cost_tracker import JOBS
 from daybreak.night import opening
 from daybreak.report import links
 from daybreak.rollout import night_events
@@ -83,6 +85,16 @@ def test_what_a_stage_waits_for_is_shown_until_it_is_done(
         runner.run(Home.here(), "ingest")
     assert not list(Path().glob("data/run/*.waits"))
     assert shown() == ["is under way"]
+
+
+def test_what_a_failed_training_cost_is_in_the_ledger(repository: Path) -> None:
+    night = opened(repository, day=date(2025, 1, 1))
+    for name, of in (("one", night.id), ("two", night.id), ("other", "another night")):
+        records.replace_text(JOBS / name / "meter.json", json.dumps({"usd": 1.25, "night": of}))
+    records.replace_text(records.RUN / "train.error", "there were no machines\n")
+    runner.run(Home.here(), "close")
+    (entry,) = ledger.history(Home.here())
+    assert (entry.training, entry.usd) == (None, 2.5)
 
 
 def test_days_are_missing_that_no_night_brought_in_since_the_first(repository: Path) -> None:

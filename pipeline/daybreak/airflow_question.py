@@ -5,27 +5,21 @@ word on the command line, `approve` or `stop`, is passed on to the Airflow that 
 by its interface and with its login; elsewhere a person is told to answer there.
 """
 
-import json
 import logging
 import time
 import urllib.error
 import urllib.parse
-import urllib.request
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from daybreak import airflow_health
+from daybreak import airflow_api
 from daybreak.contract.record_parts import Record
 from daybreak.contract.record_types import Approval, Night, Stop
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 10.0
-TRIES = 3  # Airflow on SQLite answers with an error while another of its processes writes
 SETTLED_S = 10.0  # dags/review.py says how Airflow 3.3 loses an answer that comes sooner after its question
-USER = "admin"
 
 
 def answer(home: Home, night: Night, word: Record) -> None:
@@ -36,8 +30,6 @@ def answer(home: Home, night: Night, word: Record) -> None:
     if not night.airflow_run or not isinstance(word, Approval | Stop):
         return
     approved = isinstance(word, Approval) and word.approved
-    settings = airflow_health.settings(home)
-    url = settings.get("AIRFLOW__API__BASE_URL", "")
     dag, run = (urllib.parse.quote(part, safe="") for part in night.airflow_run.split("/", 1))
     path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/review/-1/hitlDetails"
     body = {
@@ -45,13 +37,13 @@ def answer(home: Home, night: Night, word: Record) -> None:
         "params_input": {"approval_reason": word.reason},
     }
     try:
-        if not url:
+        airflow = airflow_api.of_home(home)
+        if airflow is None:
             raise OSError("make up does not run it for this home")
-        headers = {"Authorization": f"Bearer {_token(url, settings)}"}
-        asked = _ask(url, path, headers=headers)
+        asked = airflow.ask(path)
         if "responded_at" in asked and not asked["responded_at"]:
             _wait_until_settled(asked)
-            _ask(url, path, body, method="PATCH", headers=headers)
+            airflow.ask(path, body, method="PATCH")
     except urllib.error.HTTPError as error:
         error.close()
         if error.code not in (404, 409):  # it asks nobody, or somebody was quicker
@@ -74,30 +66,3 @@ def _advise(night: Night, why: str, body: dict[str, Any]) -> None:
         night.airflow_run.partition("/")[2],
         body["chosen_options"][0],
     )
-
-
-def _token(url: str, settings: dict[str, str]) -> str:
-    """Returns a token of Airflow's interface, by the login that `make up` keeps."""
-    if settings.get("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "").lower() == "true":
-        return str(_ask(url, "/auth/token")["access_token"])
-    kept = Path(settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"]).read_text()
-    login = {"username": USER, "password": json.loads(kept)[USER]}
-    return str(_ask(url, "/auth/token", login)["access_token"])
-
-
-def _ask(
-    url: str, path: str, body: object = None, *, method: str = "", headers: dict[str, str] | None = None
-) -> dict[str, Any]:
-    data = None if body is None else json.dumps(body).encode()
-    given = {"Content-Type": "application/json", **(headers or {})}
-    request = urllib.request.Request(url + path, data, given, method=method or None)
-    for left in reversed(range(TRIES)):
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-                answered: dict[str, Any] = json.loads(reply.read())
-            break
-        except OSError as error:
-            if not left or getattr(error, "code", 500) < 500:
-                raise
-            time.sleep(1)
-    return answered

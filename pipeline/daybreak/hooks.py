@@ -108,6 +108,13 @@ EXTENSIONS = {
         sections="notify=settings:LineageParams",
         keys="notify.openlineage",
     ),
+    "downstream": Extension(
+        commands="commands",
+        after_commit="champion:tell",
+        checks="airflow_assets:checks",
+        sections="notify=settings:DownstreamParams",
+        keys="notify.webhooks notify.airflow_url",
+    ),
     "pages": Extension(commands="commands", board="fleet_rows:write_board"),
     "fleets": Extension(commands="commands", share="evening:plan"),
     "erasure": Extension(commands="commands"),

@@ -51,11 +51,23 @@ with DAG("reviews", schedule=None, max_active_runs=99, user_defined_filters={"qu
 """
 
 
+# A team's own, which starts whenever another version serves, and says which.
+DEPLOYED = """
+from airflow.sdk import DAG, Asset, task
+with DAG("deployed", schedule=[Asset(name="daybreak champion", uri="daybreak://daybreak/champion")]):
+    @task
+    def deploy(triggering_asset_events=None):
+        return [event.extra for events in triggering_asset_events.values() for event in events]
+    deploy()
+"""
+
+
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Standalone]:
     """All that `make up` starts, with stages that are played by a stand-in.
 
-    Its DAG files are the real ones with an alert after five seconds instead of a day, and a DAG `reviews`.
+    Its DAG files are the real ones with an alert after five seconds instead of a day, and DAGs `reviews` and
+    `deployed`.
     """
     folder = tmp_path_factory.mktemp("standalone")
     home, dags = stand_in(folder / "home"), folder / "dags"
@@ -67,6 +79,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> I
     assert interval in retrain
     (dags / "retrain.py").write_text(retrain.replace(interval, "timedelta(seconds=5)"))
     (dags / "reviews.py").write_text(REVIEWS)
+    (dags / "deployed.py").write_text(DEPLOYED)
     with all_supervised(folder, home=home, dags=dags) as airflow:
         yield airflow
 

@@ -21,6 +21,9 @@ if stage == "show":
     shown = home / "nights" / sys.argv[sys.argv.index("--night") + 1] / "data/run" / f"{sys.argv[2]}.json"
     print(shown.read_text() if shown.exists() else "")
     sys.exit(0 if shown.exists() else 99)
+if stage == "champion":
+    print(json.dumps({"event": "champion", "version": 4}))
+    sys.exit()
 calls = home / "calls.jsonl"
 with calls.open("a") as file:
     file.write(json.dumps({"folder": str(Path.cwd().relative_to(home)), "arguments": sys.argv[1:]}) + "\n")

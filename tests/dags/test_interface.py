@@ -19,6 +19,8 @@ import pytest
 
 from daybreak import airflow_health, airflow_question
 from daybreak.contract.record_types import Stop
+from daybreak.extensions.downstream import airflow_assets
+from daybreak.extensions.downstream.settings import DownstreamParams
 from daybreak.storage.home import Home
 from tests.dags.servers import keep
 from tests.minimal_records import minimal_night
@@ -349,3 +351,24 @@ def test_missed_nights_are_made_up_for_by_airflows_backfill_oldest_first(standal
         "2025-03-07T03:00:00+00:00",
         "2025-03-08T03:00:00+00:00",
     ]
+
+
+def test_a_dag_downstream_starts_with_the_version_after_a_promotion_and_a_rollback_in_a_terminal(
+    standalone: Any,
+) -> None:
+    def told() -> list[list[dict[str, Any]]]:
+        """What each run of the DAG `deployed` has heard, oldest first."""
+        path = "/api/v2/dags/deployed/dagRuns"
+        runs = standalone.ask("GET", f"{path}?order_by=run_after&state=success")[1]["dag_runs"]
+        values = (f"{path}/{run['dag_run_id']}/taskInstances/deploy/xcomEntries/return_value" for run in runs)
+        return [json.loads(json.dumps(standalone.ask("GET", value)[1]["value"])) for value in values]
+
+    before = len(told())
+    (standalone.home / "endings.json").write_text("{}")
+    run = standalone.trigger({"reason": "promotes"})
+    assert standalone.run_to_the_end(run) == "success"
+    standalone.until(lambda: len(told()) > before)
+    assert told()[-1] == [{"event": "champion", "version": 4}]
+    event = {"event": "champion", "model": "daybreak", "version": 3}
+    airflow_assets.update(Home(standalone.home), DownstreamParams(), event)
+    standalone.until(lambda: told()[-1] == [event])

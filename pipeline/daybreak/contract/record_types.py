@@ -317,7 +317,7 @@ class Stop(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Bill(Record):
-    """What the jobs of a night cost whose training did not come to its end."""
+    """The dollars of the jobs of a night whose training did not come to its end."""
 
     usd: float
 

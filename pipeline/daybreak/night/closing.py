@@ -83,7 +83,7 @@ class _Failure:
 
 
 def _write_bill(home: Home, night: Night) -> None:
-    """Records what the jobs of a night cost whose training has not said so, as it failed."""
+    """Records the dollars of the jobs of a night whose training failed, since no other record has them."""
     if records.find(Training, home.records) is None and (usd := spent_usd(JOBS, night=night.id)):
         records.write(Bill(usd=usd), home.records)
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 SHOWN = records.RUN / "shown.txt"  # digest of the verdict and the answer that MLflow shows
 WATCH = "daybreak watch tries again"
 NEXT = "the next stage and daybreak watch try again"
-TOLD_WITHIN = timedelta(days=1)  # of a rollback whose process was killed before it told people
+TOLD_WITHIN = timedelta(days=1)  # of a commit whose process was killed before it was shown
 
 
 def publish_night(home: Home, folder: Path, *, again: str = NEXT) -> None:
@@ -57,8 +57,6 @@ def publish_closed(home: Home) -> None:
     publish_night(home, home.tonight, again=again)
     publish_ledger(home)
     if commit := ledger.commit_of(home, night):
-        for show in hooks.functions("after_commit"):
-            _done("show the commit", partial(show, home, commit), again=again)
         _done("show the report", partial(_show_report, home, home.tonight, commit), again=again)
 
 
@@ -87,7 +85,7 @@ def publish_disk(home: Home) -> None:
 
 
 def publish_ledger(home: Home) -> None:
-    """Copies the ledger to its remote, and shows the rollback that it ends with, once for each new tip."""
+    """Copies the ledger to its remote, and shows the night or rollback that it ends with, once a tip."""
     _done("show the ledger", partial(_publish_ledger, home), again=WATCH)
 
 
@@ -122,12 +120,15 @@ def _publish_ledger(home: Home) -> None:
         return
     done = [_done("copy the ledger", partial(copy_ledger, home), again=WATCH)]
     newest = next(iter(ledger.history(home, limit=1)), None)
-    if newest and newest.rollback and newest.closed_at and datetime.now(UTC) - newest.closed_at < TOLD_WITHIN:
+    if newest is None or newest.closed_at is None or datetime.now(UTC) - newest.closed_at >= TOLD_WITHIN:
+        newest = None
+    if newest and newest.rollback:
         told = partial(notifier.tell, home, *night_events.of_entry(newest))
         done.append(_done("tell people of the rollback", told, again=WATCH))
+        done.append(_done("show on all pages what serves now", partial(_renew_pages, home), again=WATCH))
+    if newest:
         for show in hooks.functions("after_commit"):
             done.append(_done("show the commit", partial(show, home, newest.commit), again=WATCH))
-        done.append(_done("show on all pages what serves now", partial(_renew_pages, home), again=WATCH))
     if all(done):
         records.replace_text(shown, f"{tip}\n")
 

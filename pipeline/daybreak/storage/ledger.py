@@ -87,7 +87,7 @@ class Entry:
 
     @property
     def usd(self) -> float | None:
-        """Returns what all jobs of the night cost, failed ones among them; None where none has run."""
+        """Returns the dollars of all jobs of the night, failed jobs among them; None without a job."""
         if self.refit and self.refit.training:
             return self.refit.training.cost_usd
         if self.training:

@@ -1,0 +1,64 @@
+"""Asks the REST API of an Airflow: that which `make up` runs for a home, or a team's own by its token."""
+
+import json
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daybreak import airflow_health
+from daybreak.storage.home import Home
+
+TIMEOUT_S = 10.0
+TRIES = 3  # Airflow on SQLite answers with an error while another of its processes writes
+USER = "admin"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An Airflow and a token of its interface."""
+
+    url: str
+    token: str
+
+    def ask(self, path: str, body: object = None, *, method: str = "") -> dict[str, Any]:
+        """Returns the answer to a call; OSError where it is refused, or nobody answers."""
+        return _ask(self.url + path, body, method=method, headers={"Authorization": f"Bearer {self.token}"})
+
+
+def of_home(home: Home) -> Connection | None:
+    """Returns the Airflow that `make up` runs for a home, with a token by its login; None without one.
+
+    Raises OSError, ValueError or KeyError where it gives no token.
+    """
+    settings = airflow_health.settings(home)
+    url = settings.get("AIRFLOW__API__BASE_URL", "")
+    return Connection(url, _token(url, settings)) if url else None
+
+
+def _token(url: str, settings: dict[str, str]) -> str:
+    """Returns a token of Airflow's interface, by the login that `make up` keeps."""
+    if settings.get("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "").lower() == "true":
+        return str(_ask(f"{url}/auth/token")["access_token"])
+    kept = Path(settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"]).read_text()
+    login = {"username": USER, "password": json.loads(kept)[USER]}
+    return str(_ask(f"{url}/auth/token", login)["access_token"])
+
+
+def _ask(
+    url: str, body: object = None, *, method: str = "", headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    given = {"Content-Type": "application/json", **(headers or {})}
+    request = urllib.request.Request(url, data, given, method=method or None)
+    for left in reversed(range(TRIES)):
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+                answered: dict[str, Any] = json.loads(reply.read())
+            break
+        except OSError as error:
+            if not left or getattr(error, "code", 500) < 500:
+                raise
+            time.sleep(1)
+    return answered

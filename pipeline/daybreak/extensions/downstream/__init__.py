@@ -1,0 +1,1 @@
+"""Tells those downstream which version serves: signed webhooks, and assets of Airflow."""

@@ -1,0 +1,67 @@
+"""Updates the asset of the champion in Airflow, where no task of Airflow's does.
+
+The tasks `promote` and `rollback` have the asset as an outlet. A release of a terminal, or of the hourly
+`watch`, is told by Airflow's REST API. An Airflow in which no DAG names the asset has nobody to tell.
+"""
+
+import os
+import urllib.parse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from daybreak import airflow_api, airflow_health
+from daybreak.contract.errors import PipelineError
+from daybreak.extensions.downstream.settings import DownstreamParams
+from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    from daybreak.contract.sections import Params
+
+TOKEN = "DAYBREAK_AIRFLOW_TOKEN"
+BY_OUTLET = ("promote", "rollback")  # tasks of Airflow
+
+
+def uri_of(model: str) -> str:
+    """Returns the URI of the asset that a model's champion is.
+
+    >>> uri_of("shop")
+    'daybreak://shop/champion'
+    """
+    return f"daybreak://{urllib.parse.quote(model, safe='')}/champion"
+
+
+def update(home: Home, params: DownstreamParams, event: dict[str, Any]) -> None:
+    """Updates the asset, unless a task does or there is no Airflow; PipelineError where that fails."""
+    if os.environ.get("AIRFLOW_CTX_TASK_ID") in BY_OUTLET:
+        return
+    connection = _connection(home, params)
+    if connection is None:
+        return
+    uri = uri_of(event["model"])
+    try:
+        path = f"/api/v2/assets?uri_pattern={urllib.parse.quote(uri, safe='')}"
+        for asset in connection.ask(path)["assets"]:
+            if asset["uri"] == uri:
+                connection.ask("/api/v2/assets/events", {"asset_id": asset["id"], "extra": event})
+    except (OSError, ValueError, KeyError) as error:
+        raise PipelineError(f"Airflow at {connection.url} did not take it: {error}") from None
+
+
+def _connection(home: Home, params: DownstreamParams) -> airflow_api.Connection | None:
+    """Returns a team's Airflow, or that of `make up`; None where there is neither."""
+    if params.airflow_url:
+        return airflow_api.Connection(params.airflow_url.rstrip("/"), os.environ.get(TOKEN, ""))
+    return airflow_api.of_home(home)
+
+
+def checks(home: Home, params: "Params") -> Iterator[tuple[str, bool, str]]:
+    """Yields whether an asset follows a release of a terminal, for `daybreak check`."""
+    url, what = params.section(DownstreamParams).airflow_url, "downstream"
+    if url and not os.environ.get(TOKEN):
+        text = f"${TOKEN} is not set, so that no asset of {url} follows a release of a terminal; set it"
+        yield what, False, text
+    elif url or airflow_health.address(home):
+        yield what, True, f"the asset {uri_of(params.register_.name)} follows each release"
+    else:
+        text = "no asset of Airflow follows a release of a terminal; make up, or set notify.airflow_url"
+        yield what, True, text
