@@ -111,7 +111,7 @@ def compared(name: str, home: Path, scratch: Path) -> dict[str, float]:
     taken = known[:NUM_ROWS]
     rows = clean.take(taken).drop([label] if label else [])
     groups = of_units(rows, workload.table.unit)
-    frame.pipeline(home, "predict", "--day", str(day), "--to", f"{scratch}/batch.parquet")
+    frame.pipeline(home, "predict", "--night", "one", "--day", str(day), "--to", f"{scratch}/batch.parquet")
     batch = columns_of(pq.read_table(f"{scratch}/batch.parquet").take(taken))
     online = by_router(home, rows, groups)
     by_mlflow = by_pyfunc(home, night, scratch, rows)

@@ -250,3 +250,21 @@ def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repositor
     finding = check._registry(Home.here())
     assert not finding.ok
     assert "the database of MLflow, is missing; bring it back from a backup" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("to", "ok", "text"),
+    [
+        ("gs://bucket/{day}", True, "gs://bucket/{day}"),
+        ("postgres://me:secret@host/shop", False, "predict.to cannot be used: Can't load plugin"),
+    ],
+)
+def test_a_place_that_predictions_cannot_be_written_to_is_found_before_the_night(
+    tmp_path, monkeypatch, to, ok, text
+):
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
+    (tmp_path / "params.yaml").write_text(f"{PARAMS.format(machines='local')}predict: {{to: '{to}'}}\n")
+    finding = next(finding for finding in findings(Home.here()) if finding.what == "predict.to")
+    assert finding.ok == ok
+    assert finding.text.startswith(text)
+    assert "secret" not in finding.text

@@ -1,5 +1,6 @@
 """The core without its extensions is nights on one machine, with verdict, report and rollback."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ FEW = (
     "smoke_test.samples=20",
     "gate.margin=1",
     "gate.refit_epochs=0",
+    "predict.to=out/{day}",
 )
 
 
@@ -75,6 +77,9 @@ def test_without_extensions_nights_have_verdicts_and_reports_and_can_be_rolled_b
         run(home, "night", "--day", str(day), "--night", name, *settings)
         verdict = records.read(Verdict, home / "nights" / name / records.RUN)
         assert (verdict.action, verdict.challenger) == ("promote", number), verdict.reason
+        facts = json.loads((home / "out" / str(day) / "_SUCCESS").read_text())  # lists of all customers
+        assert facts["num_rows"] > 0
+        assert (facts["version"], facts["night"]) == (number, name)
     page = Path(run(home, "report").splitlines()[0])
     assert page == home / "nights/two/data/run/report.html"
     assert "version 2" in page.read_text()

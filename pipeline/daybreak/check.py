@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from daybreak import hooks
+from daybreak.batch_inference import destinations
 from daybreak.contract.backend import Backend
-from daybreak.contract.errors import PipelineError
+from daybreak.contract.errors import PipelineError, without_password
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
@@ -80,6 +81,8 @@ def findings(home: Home) -> Iterator[Finding]:
     yield from _lifecycle(home.folder, loaded)
     yield from _users(home, loaded)
     yield from _extensions(home, loaded)
+    if loaded.predict.to:
+        yield _predictions(home, loaded)
     yield _suite(home.folder / loaded.validate_.suite, loaded)
     yield _registry(home)
 
@@ -105,6 +108,16 @@ def _moved(home: Path, loaded: Params) -> Finding | None:
         text = f"this home was at {known.folder}; its nights, data and versions are found where it is now"
         return Finding(what="moved", ok=True, text=text)
     return None
+
+
+def _predictions(home: Home, loaded: Params) -> Finding:
+    """Returns whether predictions can be written to what `predict.to` names, as far as its URL tells."""
+    to = loaded.predict.to
+    try:
+        destinations.destination_of(home, to, day=datetime.now(UTC).date(), table=loaded.predict.table)
+    except PipelineError as error:
+        return Finding(what="predict.to", ok=False, text=str(error))
+    return Finding(what="predict.to", ok=True, text=without_password(to))
 
 
 def _package(name: str) -> Finding:

@@ -12,7 +12,8 @@ import json
 import logging
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from daybreak.batch_inference import day_drift, destinations, scorer
 from daybreak.batch_inference.scorer import Scorer
 from daybreak.contract import clock, records
-from daybreak.contract.errors import DataError, NothingToDo, ReleaseError, without_password
+from daybreak.contract.errors import DataError, NothingToDo, ParamsError, ReleaseError, without_password
 from daybreak.contract.formats import counted
 from daybreak.contract.record_parts import Drift
 from daybreak.contract.record_types import Dataset, Night, Predictions
@@ -39,7 +40,14 @@ USERS = 10  # rows_per_file is of so many lists' users
 
 
 def predict(
-    home: Home, night: Night, params: PredictSections, *, to: str = "", version: str = "", ahead_of: str = ""
+    home: Home,
+    night: Night,
+    params: PredictSections,
+    *,
+    to: str = "",
+    version: str = "",
+    day: date | None = None,
+    ahead_of: str = "",
 ) -> Predictions | None:
     """Returns the predictions that were written for the next day; None where none are asked for.
 
@@ -49,10 +57,12 @@ def predict(
         params: what is predicted, and where it is written.
         to: where to write, instead of `predict.to`; the night's own predictions stay as they are.
         version: its number, or the night or day that made it, for `to`; the one that serves if empty.
+        day: an earlier day of which the night has clean rows, for `to`; the night's if left out.
         ahead_of: the stage that the night still waits in, before whose end these are written.
 
     Raises:
         NothingToDo: no version serves yet.
+        ParamsError: the place cannot be used.
         DataError: there are no rows to predict, or predictions are too far from those of days before.
         ReleaseError: the version cannot be loaded, or predicts neither rows nor lists.
         JobError: the predictions cannot be written there.
@@ -61,8 +71,11 @@ def predict(
     if not place:
         log.info("predict.to is empty, so that nothing is predicted")
         return None
+    if (version or day) and not to:
+        raise ParamsError("another version or day needs another place; name it by --to")
+    night = replace(night, day=day or night.day)
     began, number = time.monotonic(), version_of(home, version) if version else _serving(home)
-    done = None if to or version else records.find(Predictions, home.records)
+    done = None if to else records.find(Predictions, home.records)
     if done and _stands(done, night, number):
         return done
     destination = destinations.destination_of(home, place, day=night.day, table=params.predict.table)
@@ -94,11 +107,11 @@ def predict(
     log.info("%s has what version %d predicts: %s", predictions.to, number, counted(num_rows, "row"))
     if predictions.is_late:
         log.warning("predictions were to be written until %s UTC", f"{night.predict_until:%Y-%m-%d %H:%M}")
-    if not (to or version):
+    if not to:
         day_drift.keep(home, night.day, sample)
         _note(home, night, predictions)
     shutil.rmtree(WORK)
-    return None if to or version else predictions
+    return None if to else predictions
 
 
 def _serving(home: Home) -> int:

@@ -1,0 +1,72 @@
+"""Rows that a workload names, and lists of all users: what a night predicts beside the day's own rows."""
+
+from contextlib import chdir
+from datetime import date, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from daybreak import runner
+from daybreak.contract import records
+from daybreak.contract.workload import ARRAYS
+from daybreak.examples.shop.recommender import Recommender
+from daybreak.registry.weights import MODEL, load_model
+from daybreak.storage.home import Home
+from tests.conftest import make_repository
+from tests.extensions.erasure import homes
+from tests.serving.conftest import live_in
+from tests.serving.homes import add_version
+from tests.serving.test_predict import expected
+from tests.toy.nights import PARAMS
+from tests.workloads.payments import rows_of, trained
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the libraries of whole stages
+
+
+def test_rows_that_the_workload_names_are_predicted_by_all_that_is_known_tonight(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = make_repository(tmp_path / "home", store=empty_store)
+    (home / "params.yaml").write_text(PARAMS)
+    live_in(home, monkeypatch)
+    add_version(home, 1, alter=trained("tests.workloads.payments:NextPayments"))
+    with chdir(home / "nights/2025-01-11"):
+        assert runner.run(Home.here(), "predict", to="out/all.parquet") is None
+    predicted = pq.read_table(home / "out/all.parquet")
+    accounts = sorted(set(rows_of(date(2025, 1, 11))["account"].to_pylist()))
+    assert predicted["account"].to_pylist() == accounts
+    noon = datetime(2025, 1, 12, 12)
+    assert set(predicted["ts"].to_pylist()) == {noon}
+    rows = [{"ts": noon, "account": one, "amount": 10.0, "mcc": "5411"} for one in accounts]
+    values = expected(home, rows)["prediction"]
+    np.testing.assert_allclose(predicted["prediction"].to_numpy(), values, rtol=0, atol=1e-6)
+
+
+def test_the_shop_writes_the_lists_that_its_version_would_answer_each_customer_with(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, day = make_repository(tmp_path / "home", store=empty_store), date(2026, 3, 3)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("DAYBREAK_HOME", str(home))
+    homes.begin(home, homes.SHOP + "predict: {to: 'out/{day}', top: 5, rows_per_file: 100}\n")
+    homes.run_night(home, day, with_version=True)
+    with chdir(home / "nights" / str(day)):
+        made = runner.run(Home.here(), "predict")
+        workload = Recommender()
+        samples = workload.dataset(ARRAYS, "serve")
+        users = workload.users(samples)
+        lists = workload.recommend(load_model(workload, MODEL), samples, users, 5)
+    assert made == records.read(type(made), home / "nights" / str(day) / records.RUN)  # type: ignore[arg-type]
+    rows = pq.read_table(home / "out" / str(day), partitioning=None).to_pylist()
+    wanted = [
+        (user, rank, item)
+        for user, items in zip(users, lists, strict=True)
+        for rank, item in enumerate(items, 1)
+    ]
+    assert [(row["customer"], row["rank"], row["item"]) for row in rows] == wanted
+    assert len({row["customer"] for row in rows}) > 10 and len(list((home / "out").rglob("*.parquet"))) > 1
+    assert {row["daybreak_version"] for row in rows} == {1}
+    assert pc.max(pq.read_table(home / "out" / str(day), partitioning=None)["rank"]).as_py() == 5  # type: ignore[attr-defined]
