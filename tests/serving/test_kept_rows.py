@@ -126,6 +126,18 @@ def test_of_too_many_rows_those_stay_that_one_sample_of_the_whole_day_has(
     expect_one_sample_of_two_routers(str(log.url), monkeypatch)
 
 
+def test_long_rows_count_as_several_so_that_strangers_cannot_fill_the_disk(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_rows, "MAX_ROWS_A_DAY", 60)
+    for number in range(40):
+        long = KeptRows(day=DAY, rows=[{"n": number, "note": "x" * 99_000}], predictions="[]")
+        log.exposures.write([replace(request(number), kept=long)], [])
+    assert len(numbers(log)) == 6
+    (day,) = log.kept_rows.days(3)
+    assert day.num_requests <= 8
+
+
 @pytest.mark.slow
 def test_postgresql_keeps_the_same_sample(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     expect_one_sample_of_two_routers(postgres, monkeypatch)

@@ -10,6 +10,7 @@ of the whole day, whenever its rows came.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from daybreak.contract.table import code
 from daybreak.storage.traffic_database import EXPOSURES, KEPT_ROWS, TrafficDatabase
 
 MAX_ROWS_A_DAY = 10_000
+MAX_CHARACTERS = 10_000  # of a row and its predictions; what has more counts as several rows
 ROOM = 1.25  # times as many may be there until the others are removed
 
 
@@ -52,20 +54,22 @@ class KeptRowsLog:
 
     def insert(self, connection: sa.Connection, kept: Mapping[str, KeptRows]) -> None:
         """Adds requests by the ids of their exposures."""
-        lines = [
-            {
-                "exposure": exposure,
-                "day": one.day,
-                "place": place_of(exposure),
-                "num_rows": len(one.rows),
-                "rows": json.dumps(one.rows),
-                "predictions": one.predictions,
-            }
-            for exposure, one in kept.items()
-        ]
+        lines = []
+        for exposure, one in kept.items():
+            rows = json.dumps(one.rows)
+            lines.append(
+                {
+                    "exposure": exposure,
+                    "day": one.day,
+                    "place": place_of(exposure),
+                    "size": max(len(one.rows), ceil((len(rows) + len(one.predictions)) / MAX_CHARACTERS)),
+                    "rows": rows,
+                    "predictions": one.predictions,
+                }
+            )
         connection.execute(self._database.insert(KEPT_ROWS), lines)
         for day in {one.day for one in kept.values()}:
-            total = sa.select(sa.func.sum(KEPT_ROWS.c.num_rows)).where(KEPT_ROWS.c.day == day)
+            total = sa.select(sa.func.sum(KEPT_ROWS.c.size)).where(KEPT_ROWS.c.day == day)
             if connection.execute(total).scalar_one() > ROOM * MAX_ROWS_A_DAY:
                 too_many = sa.select(KEPT_ROWS.c.exposure).where(KEPT_ROWS.c.day == day)
                 too_many = too_many.where(KEPT_ROWS.c.exposure.not_in(_sample(day)))
@@ -124,7 +128,7 @@ def _sample(day: str) -> sa.Select[Any]:
 
     One that is out stays out, whatever comes later, so that those removed are missing in no sample.
     """
-    num_rows = KEPT_ROWS.c.num_rows
-    before = (sa.func.sum(num_rows).over(order_by=KEPT_ROWS.c.place) - num_rows).label("before")
+    size = KEPT_ROWS.c.size
+    before = (sa.func.sum(size).over(order_by=KEPT_ROWS.c.place) - size).label("before")
     counted = sa.select(KEPT_ROWS.c.exposure, before).where(KEPT_ROWS.c.day == day).subquery()
     return sa.select(counted.c.exposure).where(counted.c.before < MAX_ROWS_A_DAY)

@@ -60,10 +60,10 @@ KEPT_ROWS = sa.Table(
     sa.Column("exposure", sa.String(32), primary_key=True),
     sa.Column("day", sa.String(10), nullable=False),
     sa.Column("place", sa.Double, nullable=False),  # random, in [0, 1)
-    sa.Column("num_rows", sa.Integer, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),  # in rows; long ones count as several
     sa.Column("rows", sa.Text, nullable=False),  # JSON, as the client sent them
     sa.Column("predictions", sa.Text, nullable=False),  # JSON
-    sa.Index("kept_rows_by_day", "day", "place", "num_rows"),
+    sa.Index("kept_rows_by_day", "day", "place", "size"),
 )
 SHADOWS = sa.Table(
     "shadows",
