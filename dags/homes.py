@@ -45,7 +45,15 @@ class Home:
     @property
     def champion(self) -> Asset:
         """Returns the asset that is updated whenever another version of the home's model serves."""
-        return Asset(name=f"{self._name} champion", uri=f"daybreak://{quote(self._name, safe='')}/champion")
+        return self._asset("champion")
+
+    @property
+    def predictions(self) -> Asset:
+        """Returns the asset that is updated whenever a night has written the predictions of a day."""
+        return self._asset("predictions")
+
+    def _asset(self, what: str) -> Asset:
+        return Asset(name=f"{self._name} {what}", uri=f"daybreak://{quote(self._name, safe='')}/{what}")
 
     @property
     def _name(self) -> str:

@@ -53,6 +53,15 @@ def update_champion(context: Any, result: Any = None) -> None:
         log.error("the update of %s does not say which version serves: %s", home.champion.uri, error)
 
 
+def update_predictions(context: Any, result: Any = None) -> None:
+    """Puts into the update of the predictions' asset what was written, once the task has succeeded."""
+    home = homes.of_dag(context["ti"].dag_id)
+    try:
+        context["outlet_events"][home.predictions].extra = record_of(home, context["run_id"], "predictions")
+    except (OSError, subprocess.SubprocessError, RuntimeError, ValueError) as error:
+        log.error("the update of %s does not say what was written: %s", home.predictions.uri, error)
+
+
 def environment(home: Home) -> dict[str, str]:
     """Returns the environment in which Daybreak's command line runs for that home."""
     return {**os.environ, "DAYBREAK_HOME": str(home.folder)}

@@ -237,6 +237,8 @@ def nights_of(home: Home) -> DAG:
         predict = Command(
             task_id="predict",
             bash_command=opened + notify.command(home, "predict", IN_NIGHT),
+            outlets=[home.predictions],
+            post_execute=notify.update_predictions,
             trigger_rule="all_done",
         )
         close.operator_extra_links = (MlflowLink(), ReportLink())

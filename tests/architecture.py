@@ -43,6 +43,7 @@ TOP = (
     "supervisord_listener",
     "with_secrets",
     "airflow_health",
+    "airflow_api",
     "airflow_question",
     "warm_parent",
     "night",

@@ -16,7 +16,7 @@ USER = "admin"
 
 
 @dataclass(frozen=True)
-class Connection:
+class Airflow:
     """An Airflow and a token of its interface."""
 
     url: str
@@ -27,14 +27,14 @@ class Connection:
         return _ask(self.url + path, body, method=method, headers={"Authorization": f"Bearer {self.token}"})
 
 
-def of_home(home: Home) -> Connection | None:
+def of_home(home: Home) -> Airflow | None:
     """Returns the Airflow that `make up` runs for a home, with a token by its login; None without one.
 
     Raises OSError, ValueError or KeyError where it gives no token.
     """
     settings = airflow_health.settings(home)
     url = settings.get("AIRFLOW__API__BASE_URL", "")
-    return Connection(url, _token(url, settings)) if url else None
+    return Airflow(url, _token(url, settings)) if url else None
 
 
 def _token(url: str, settings: dict[str, str]) -> str:

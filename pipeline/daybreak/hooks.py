@@ -113,7 +113,7 @@ EXTENSIONS = {
         after_commit="champion:tell",
         checks="airflow_assets:checks",
         sections="notify=settings:DownstreamParams",
-        keys="notify.webhooks notify.airflow_url",
+        keys="notify.webhooks notify.webhook_secret notify.airflow_url",
     ),
     "pages": Extension(commands="commands", board="fleet_rows:write_board"),
     "fleets": Extension(commands="commands", share="evening:plan"),

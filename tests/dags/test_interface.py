@@ -355,7 +355,7 @@ def test_missed_nights_are_made_up_for_by_airflows_backfill_oldest_first(standal
     ]
 
 
-def test_a_dag_downstream_starts_with_the_version_after_a_promotion_and_a_rollback_in_a_terminal(
+def test_those_downstream_hear_of_predictions_promotions_and_rollbacks_in_a_terminal(
     standalone: Any,
 ) -> None:
     def told() -> list[list[dict[str, Any]]]:
@@ -366,11 +366,14 @@ def test_a_dag_downstream_starts_with_the_version_after_a_promotion_and_a_rollba
         return [json.loads(json.dumps(standalone.ask("GET", value)[1]["value"])) for value in values]
 
     before = len(told())
-    (standalone.home / "endings.json").write_text("{}")
+    written = {"day": "2011-09-01", "version": 4, "to": "s3://shop/lists/2011-09-01", "num_rows": 3}
+    (standalone.home / "endings.json").write_text(json.dumps({"records": {"predictions": written}}))
     run = standalone.trigger({"reason": "promotes"})
     assert standalone.run_to_the_end(run) == "success"
     standalone.until(lambda: len(told()) > before)
     assert told()[-1] == [{"event": "champion", "version": 4}]
+    updates = standalone.ask("GET", "/api/v2/assets/events?source_dag_id=retrain&source_task_id=predict")[1]
+    assert [one["extra"] for one in updates["asset_events"] if one["source_run_id"] == run] == [written]
     event = {"event": "champion", "model": "daybreak", "version": 3}
     airflow_assets.update(Home(standalone.home), DownstreamParams(), event)
     standalone.until(lambda: told()[-1] == [{**event, "from_rest_api": True}])

@@ -34,23 +34,23 @@ def update(home: Home, params: DownstreamParams, event: dict[str, Any]) -> None:
     """Updates the asset, unless a task does or there is no Airflow; PipelineError where that fails."""
     if os.environ.get("AIRFLOW_CTX_TASK_ID") in BY_OUTLET:
         return
-    connection = _connection(home, params)
-    if connection is None:
+    airflow = _airflow(home, params)
+    if airflow is None:
         return
     uri = uri_of(event["model"])
     try:
         path = f"/api/v2/assets?uri_pattern={urllib.parse.quote(uri, safe='')}"
-        for asset in connection.ask(path)["assets"]:
+        for asset in airflow.ask(path)["assets"]:
             if asset["uri"] == uri:
-                connection.ask("/api/v2/assets/events", {"asset_id": asset["id"], "extra": event})
+                airflow.ask("/api/v2/assets/events", {"asset_id": asset["id"], "extra": event})
     except (OSError, ValueError, KeyError) as error:
-        raise PipelineError(f"Airflow at {connection.url} did not take it: {error}") from None
+        raise PipelineError(f"Airflow at {airflow.url} did not take it: {error}") from None
 
 
-def _connection(home: Home, params: DownstreamParams) -> airflow_api.Connection | None:
+def _airflow(home: Home, params: DownstreamParams) -> airflow_api.Airflow | None:
     """Returns a team's Airflow, or that of `make up`; None where there is neither."""
     if params.airflow_url:
-        return airflow_api.Connection(params.airflow_url.rstrip("/"), os.environ.get(TOKEN, ""))
+        return airflow_api.Airflow(params.airflow_url.rstrip("/"), os.environ.get(TOKEN, ""))
     return airflow_api.of_home(home)
 
 
