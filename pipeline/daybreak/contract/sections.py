@@ -537,7 +537,7 @@ class PredictParams(Section):
     `night.decide_hours`."""
     top: int = Field(20, ge=1)
     """Items in the list of a user."""
-    rows_per_file: int = Field(200_000, ge=1)
+    rows_per_file: int = Field(100_000, ge=1)
     """Rows, or a tenth as many users, of one file, which is predicted at once and kept after a kill. Lower it
     if memory is short."""
     drift: Literal["off", "warn", "refuse"] = "warn"

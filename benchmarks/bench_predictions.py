@@ -1,0 +1,242 @@
+"""Predictions by daybreak: nights of every ending, then one of many rows beside a bare loop of the model.
+
+Endings: small nights with real versions, whose stages but `promote` and `predict` are not run: what they
+leave behind is written instead. Nights are promoted, refused, failed in each stage, wait for a person's
+answer when predictions are due, or have `predict` and all it started killed by SIGKILL, and called again. The
+rows come from a source of their own, so that a night without a judged day has them too. Each night has to
+have fresh predictions of each row once, by the version that serves by the ledger, before their deadline.
+
+Many rows: `daybreak predict` on one day of payments, with the peak of resident memory of all its processes
+together, looked at twice a second. The bare loop reads the same rows, predicts them by the same model in
+batches of 8,192, and writes one file, in one process that may take all cores. QUICK=1 takes 6 nights and
+400,000 rows, else 100 and 10^7.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import chdir
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import frame
+from daybreak import runner, stages
+from daybreak.contract import records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.record_types import Night, Predictions
+from daybreak.data.partitions import part_of
+from daybreak.registry.weights import load_rows
+from daybreak.serving.version_worker import predict_rows
+from daybreak.storage import branch, ledger, mlflow_client
+from daybreak.storage.home import Home
+from tests.conftest import make_repository
+from tests.minimal_records import promotion
+from tests.serving.homes import add_version
+from tests.toy.nights import FIRST, PARAMS, make_night
+from tests.workloads.payments import Payments, rows_of, trained
+
+USE = "tests.workloads.payments:Payments"
+NUM_NIGHTS = 6 if frame.QUICK else 100
+NUM_ROWS = 400_000 if frame.QUICK else 10_000_000
+BEFORE = [name for name in stages.CHAIN[1:] if name not in ("predict", "close")]
+ENDINGS = ["promoted", "refused", "killed", "waited", *(f"failed in {name}" for name in BEFORE)]
+QUICKLY = ["promoted", "refused", "killed", "waited", "failed in ingest", "failed in train"]
+
+
+def main() -> None:
+    """Run the nights and the many rows, and hold them against their targets."""
+    os.environ["PYTHONPATH"] = str(frame.ROOT)  # for the source of the nights
+    with tempfile.TemporaryDirectory(prefix="daybreak-") as name:
+        home = made(Path(name))
+        rows = nights(home)
+        figures = {
+            "nights": float(len(rows)),
+            "fresh %": 100 * sum(row["fresh"] for row in rows) / len(rows),
+            "each row once %": 100 * sum(row["once"] for row in rows) / len(rows),
+            "by the version that serves %": 100 * sum(row["by serving"] for row in rows) / len(rows),
+            "in the ledger %": 100 * sum(row["in ledger"] for row in rows) / len(rows),
+            **many(home),
+        }
+    frame.finish(
+        "predictions",
+        figures,
+        {
+            "fresh %": ("==", 100),
+            "each row once %": ("==", 100),
+            "by the version that serves %": ("==", 100),
+            "in the ledger %": ("==", 100),
+            "peak memory GiB": ("<=", 2),
+        },
+    )
+
+
+def made(folder: Path) -> Path:
+    """A home whose version 1 serves."""
+    os.environ["DAYBREAK_HOME"] = str(folder / "store")
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    mlflow_client.create(Home.here())
+    os.environ["DAYBREAK_HOME"] = str(folder / "home")
+    os.environ.pop("MLFLOW_TRACKING_URI", None)  # which MLflow sets
+    home = make_repository(folder / "home", store=folder / "store" / "var" / "mlflow.db")
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{home / 'var' / 'mlflow.db'}"
+    (home / "params.yaml").write_text(PARAMS)
+    with chdir(home):
+        add_version(home, 0, alter=trained(USE, seed=0))
+    return home
+
+
+def nights(home: Path) -> list[dict[str, Any]]:
+    """Ends nights in each way in turn, and says of each what its predictions are."""
+    rows = []
+    for number in range(1, NUM_NIGHTS + 1):
+        ending = (QUICKLY if frame.QUICK else ENDINGS)[
+            (number - 1) % len(QUICKLY if frame.QUICK else ENDINGS)
+        ]
+        with chdir(home):
+            row = ended(home, number, ending)
+        rows.append(row)
+        print(f"night {number}, {ending}: {row}", flush=True)
+    return rows
+
+
+def ended(home: Path, number: int, ending: str) -> dict[str, bool]:
+    """Ends one night, and returns whether its predictions are what they have to be."""
+    here, day = Home.here(), FIRST + timedelta(days=number)
+    folder = home / "nights" / str(day)
+    champion = ledger.champion_at(here, branch.ledger_tip(here))
+    if ending in ("promoted", "refused", "killed", "waited"):
+        add_version(home, number, promoted=ending == "promoted", alter=trained(USE, seed=number))
+    else:
+        make_night(home, number, weight=1.0)
+    records.write(champion, folder / records.RUN)  # as `open` does
+    source = {"use": "daybreak:Files", "url": str(home / "var" / "{day}.parquet")}
+    given = {"to": "var/out/{day}", "rows_per_file": 10, "source": source}
+    with (folder / "params.yaml").open("a") as file:
+        file.write(f"predict: {json.dumps(given)}\n")
+    pq.write_table(rows_of(day), home / "var" / f"{day}.parquet")
+    with chdir(folder):
+        now = datetime.now(UTC).replace(microsecond=0)
+        until = now + timedelta(minutes=10)
+        night = replace(
+            records.read(Night, records.RUN), decide_until=until, predict_until=until, predict_from=until
+        )
+        records.write(night, records.RUN)
+        stop(night, ending)
+        made = runner.run(here, "predict")  # as the night's last stage but one, however it ended
+        assert isinstance(made, Predictions)
+        serving = ledger.champion_at(here, branch.ledger_tip(here))
+        ledger.commit_night(here, night, message=ending)
+    entry = next(one for one in ledger.history(here, limit=3) if one.night.id == night.id)
+    out = home / "var" / "out" / str(day)
+    facts = json.loads((out / "_SUCCESS").read_text())
+    rows = pa.concat_tables(pq.read_table(path) for path in sorted(out.glob("part-*.parquet")))
+    return {
+        "fresh": made.day == day and not made.is_late and facts["night"] == night.id,
+        "once": rows["ts"].to_pylist() == rows_of(day)["ts"].to_pylist(),
+        "by serving": serving is not None and {serving.version} == {*rows["daybreak_version"].to_pylist()},
+        "in ledger": entry.predictions is not None and entry.predictions.digest == facts["digest"],
+    }
+
+
+def stop(night: Night, ending: str) -> None:
+    """Leaves the folder of a night as an ending does; kills `predict` in one of them."""
+    here = Home.here()
+    if ending == "refused":
+        verdict = promotion(champion=1, challenger=2)
+        records.write(replace(verdict, action="reject", reason="worse"), records.RUN)
+    if ending == "waited":
+        records.write(promotion(champion=1, challenger=2, approve_until=night.decide_until), records.RUN)
+        records.write(replace(night, predict_from=night.started_at), records.RUN)
+        try:
+            runner.run(here, "promote")
+        except NotYet:
+            assert records.read(Predictions, records.RUN).ahead_of == "promote"
+    if ending.startswith("failed in "):
+        stage = ending.removeprefix("failed in ")
+        records.replace_text(records.RUN / f"{stage}.error", "it failed\n")
+    if ending == "killed":
+        words = [sys.executable, "-P", "-m", "daybreak", "predict"]
+        running = subprocess.Popen(words, start_new_session=True)
+        while not list(Path("data/work/predict/files").glob("part-*.parquet")):
+            assert running.poll() is None
+            time.sleep(0.005)
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        assert records.find(Predictions, records.RUN) is None
+
+
+def many(home: Path) -> dict[str, float]:
+    """Speed and memory of one day of many rows, beside a bare loop over the same model."""
+    folder = home / "nights" / str(FIRST)  # whose version was the first champion
+    rows, size = part_of(FIRST, folder / "data" / "clean"), 200_000
+    some = rows_of(FIRST, size)
+    with pq.ParquetWriter(rows, some.schema) as file:
+        for _ in range(NUM_ROWS // size):
+            file.write_table(some)
+    with (folder / "params.yaml").open("a") as file:
+        file.write("predict: {to: var/out/many}\n")
+    words = [sys.executable, "-P", "-m", "daybreak", "predict", "--to", "var/out/many"]
+    began = time.monotonic()
+    running, peak = psutil.Popen(words, cwd=folder, stderr=subprocess.PIPE), 0
+    while running.poll() is None:
+        peak = max(peak, resident(running))
+        time.sleep(0.5)  # reading it costs tens of milliseconds of a core
+    took_s = time.monotonic() - began
+    assert running.returncode == 0, running.stderr.read()
+    facts = json.loads((home / "var" / "out" / "many" / "_SUCCESS").read_text())
+    assert facts["num_rows"] == NUM_ROWS
+    bare_s, read_s = bare(folder, rows, home / "var" / "bare.parquet")
+    return {
+        "rows": float(NUM_ROWS),
+        "rows a second": NUM_ROWS / took_s,
+        "rows a second by a bare loop": NUM_ROWS / bare_s,
+        "speed / a bare loop, start and all": bare_s / took_s,
+        "reading and writing, of a bare loop %": 100 * read_s / bare_s,
+        "peak memory GiB": peak / 2**30,
+    }
+
+
+def resident(process: psutil.Process) -> int:
+    """Bytes of memory of a process and all that it started, each page shared among them counted once."""
+    total = 0
+    for each in (process, *process.children(recursive=True)):
+        try:
+            total += each.memory_full_info().pss
+        except psutil.Error:
+            continue  # it has just ended
+    return total
+
+
+def bare(folder: Path, rows: Path, to: Path) -> tuple[float, float]:
+    """Seconds of a loop over the model of a night's folder, and of its reads and writes alone."""
+    carried = folder.with_name("bare")
+    shutil.copytree(folder / "data" / "run" / "model", carried / "model")
+    served = load_rows(Payments(), carried, model=carried / "model")
+    began = time.monotonic()
+    with pq.ParquetFile(rows) as source:
+        writer, model_s = None, 0.0
+        for batch in source.iter_batches(200_000):
+            at = time.monotonic()
+            made = predict_rows(served, pa.Table.from_batches([batch]), folder / "data" / "clean")
+            model_s += time.monotonic() - at
+            writer = writer or pq.ParquetWriter(to, made.schema, compression="zstd")
+            writer.write_table(made)
+    assert writer
+    writer.close()
+    took_s = time.monotonic() - began
+    return took_s, took_s - model_s
+
+
+if __name__ == "__main__":
+    main()
