@@ -71,11 +71,12 @@ def under_test(repository: Path, commit: Callable[[str], str]) -> Callable[..., 
     return under_test
 
 
-def test_the_next_night_of_the_schedule_is_the_champions(
-    repository: Path, under_test: Callable[..., str]
+@pytest.mark.parametrize("trigger", ["schedule", "assets", "nights 2025-01-01 to 2025-01-09"])
+def test_the_next_night_that_no_person_asked_for_is_the_champions(
+    repository: Path, under_test: Callable[..., str], trigger: str
 ) -> None:
     before = under_test()
-    night = opened(repository, 2, trigger="schedule", set=["night.budget_usd=7"])
+    night = opened(repository, 2, trigger=trigger, set=["night.budget_usd=7"])
     champion = records.read(Champion, records.RUN)
     assert (night.code_commit, night.budget_usd) == (before, 7)
     assert champion.candidate

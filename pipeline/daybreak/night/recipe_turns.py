@@ -30,7 +30,7 @@ from daybreak.storage.home import Home
 log = logging.getLogger(__name__)
 
 # How the trigger of a night begins that no person started by itself.
-SCHEDULES = ("schedule", "nights ", "watch: ")
+SCHEDULES = ("schedule", "assets", "nights ", "watch: ")
 OF_A_RECIPE = ("workload", "train")  # sections of params.yaml
 ASSIGNED = tuple(f"{section}{mark}" for section in OF_A_RECIPE for mark in ".=")
 LOOKED_AT = 60  # newest nights, for one that failed
