@@ -1,5 +1,6 @@
-"""Rows that a workload names, and lists of all users: what a night predicts beside the day's own rows."""
+"""Rows that a workload names, rows of a source, and lists of all users: what is predicted of other rows."""
 
+import json
 from contextlib import chdir
 from datetime import date, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from daybreak.contract import records
 from daybreak.contract.workload import ARRAYS
 from daybreak.examples.shop.recommender import Recommender
 from daybreak.registry.weights import MODEL, load_model
+from daybreak.storage import erasures
 from daybreak.storage.home import Home
 from tests.conftest import make_repository
 from tests.extensions.erasure import homes
@@ -24,6 +26,13 @@ from tests.toy.nights import PARAMS
 from tests.workloads.payments import rows_of, trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the libraries of whole stages
+
+
+def note_erased(unit: str) -> None:
+    """Note that a unit was erased; its rows stay here, as those of a source do."""
+    home = Home.here()
+    key = erasures.make_key(home)
+    erasures.note(home, erasures.by(unit, key, num_rows=1, days=(), digests={}, versions=()))
 
 
 def test_rows_that_the_workload_names_are_predicted_by_all_that_is_known_tonight(
@@ -43,6 +52,16 @@ def test_rows_that_the_workload_names_are_predicted_by_all_that_is_known_tonight
     rows = [{"ts": noon, "account": one, "amount": 10.0, "mcc": "5411"} for one in accounts]
     values = expected(home, rows)["prediction"]
     np.testing.assert_allclose(predicted["prediction"].to_numpy(), values, rtol=0, atol=1e-6)
+    with chdir(home / "nights/2025-01-11"):
+        note_erased(accounts[0])
+        runner.run(Home.here(), "predict", to="out/named.parquet")
+        pq.write_table(rows_of(date(2025, 1, 11)).drop(["is_fraud"]), home / "2025-01-11.parquet")
+        source = {"use": "daybreak:Files", "url": str(home / "{day}.parquet")}
+        with Path("params.yaml").open("a") as file:
+            file.write(f"predict: {json.dumps({'source': source})}\n")
+        runner.run(Home.here(), "predict", to="out/source.parquet")
+    assert pq.read_table(home / "out/named.parquet")["account"].to_pylist() == accounts[1:]
+    assert set(pq.read_table(home / "out/source.parquet")["account"].to_pylist()) == {*accounts[1:]}
 
 
 def test_the_shop_writes_the_lists_that_its_version_would_answer_each_customer_with(
@@ -70,3 +89,8 @@ def test_the_shop_writes_the_lists_that_its_version_would_answer_each_customer_w
     assert len({row["customer"] for row in rows}) > 10 and len(list((home / "out").rglob("*.parquet"))) > 1
     assert {row["daybreak_version"] for row in rows} == {1}
     assert pc.max(pq.read_table(home / "out" / str(day), partitioning=None)["rank"]).as_py() == 5  # type: ignore[attr-defined]
+    with chdir(home / "nights" / str(day)):
+        note_erased(users[0])
+        runner.run(Home.here(), "predict", to="left.parquet")
+    left = pq.read_table(home / "left.parquet")["customer"].to_pylist()
+    assert left == [row["customer"] for row in rows if row["customer"] != users[0]]

@@ -230,6 +230,8 @@ def _rows(version: Scorer, night: Night, given: PredictParams) -> Path:
         fresh.mkdir(parents=True)
         if given.source:
             given.source.make().fetch(night.day, fresh)
+            with (fresh / PART).open("rb") as file:
+                version.copy(file, fresh / PART)
         else:
             version.ask(
                 version.first,

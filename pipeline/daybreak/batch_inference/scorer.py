@@ -2,7 +2,8 @@
 
 The version runs in processes of its own, without secrets or network, as a router runs it. Each scores one
 file of rows at a time, and writes one file of predictions, so that memory does not grow with the day. A file
-that is whole is not scored again: a call after a kill goes on with the others.
+that is whole is not scored again: a call after a kill goes on with the others. Rows of erased units are left
+out wherever they come from: a source has them still, and a version may name them.
 """
 
 import os
@@ -14,19 +15,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.data.ingest import without
 from daybreak.registry import aliases, carried_code
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.recorded import case_of, recorded
 from daybreak.serving.version_process import VersionProcess
+from daybreak.storage import erasures
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 
 FILE_S = 3600.0  # that the predictions of one file may take
 MOST_PROCESSES = 3  # of a version, each with half a gigabyte of libraries; the cores are divided among them
+BATCH = 1 << 16  # rows that are read at once
 Ask = Callable[[VersionProcess, Path], None]  # has a version write one file
 
 
@@ -41,6 +45,7 @@ class Scorer:
         clean: the folder of clean rows, which features look back on.
         work: the folder of rows that are scored.
         first: a process of it.
+        erased: the units that have no predictions; None where none was erased.
     """
 
     home: Home
@@ -50,6 +55,7 @@ class Scorer:
     clean: Path
     work: Path
     first: VersionProcess
+    erased: erasures.ErasedUnits | None
 
     @property
     def about(self) -> dict[str, Any]:
@@ -57,7 +63,7 @@ class Scorer:
         return self.first.about
 
     def ask(self, process: VersionProcess, verb: str, to: Path, **arguments: Any) -> None:
-        """Has a process of the version write a file, whole or not at all."""
+        """Has a process of the version write a file, whole or not at all, without erased units."""
         there = process.scratch / to.name
         try:
             process.ask(verb, to=str(there), **arguments)
@@ -68,8 +74,14 @@ class Scorer:
                 f"version {self.number} does not predict: {error}; fix its workload, or roll back"
             ) from None
         with there.open("rb") as file:
-            records.replace_file(to, lambda whole: shutil.copyfileobj(file, whole))
+            self.copy(file, to)
         there.unlink()
+
+    def copy(self, source: BinaryIO, to: Path) -> None:
+        """Copies a file of rows or predictions batch by batch, whole or not at all, without erased units."""
+        about = self.about
+        column = about["unit"] if about["answers"] == "rows" else about["beside"][0]
+        records.replace_file(to, lambda whole: _copy(source, whole, column, self.erased))
 
     def score(self, files: Sequence[Path], asks: Iterator[Ask | None]) -> int:
         """Has each file written by its ask, several at once; returns how many were whole before.
@@ -94,6 +106,21 @@ class Scorer:
             while running:
                 _ended(running)
         return len(files) - len(todo)
+
+
+def _copy(source: BinaryIO, to: BinaryIO, column: str, erased: erasures.ErasedUnits | None) -> None:
+    if erased is None:
+        shutil.copyfileobj(source, to)
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with (
+        pq.ParquetFile(source, page_checksum_verification=True) as rows,
+        pq.ParquetWriter(to, rows.schema_arrow, compression="zstd", write_page_checksum=True) as left,
+    ):
+        for batch in rows.iter_batches(BATCH):
+            left.write_table(without(pa.Table.from_batches([batch]), column, erased))
 
 
 def _ended(running: dict[Future[None], VersionProcess]) -> list[VersionProcess]:
@@ -138,7 +165,14 @@ def opened(
         first = _process(home, number, files, arrays, reads=(clean, work), threads=threads)
         stack.callback(first.close)
         yield Scorer(
-            home=home, number=number, files=files, arrays=arrays, clean=clean, work=work, first=first
+            home=home,
+            number=number,
+            files=files,
+            arrays=arrays,
+            clean=clean,
+            work=work,
+            first=first,
+            erased=erasures.units(home),
         )
 
 
@@ -166,7 +200,7 @@ def _batches(source: Any, size: int) -> Iterator[list[Any]]:
     """Yields lists of record batches, of `size` rows together, the last of fewer."""
     together: list[Any] = []
     num = 0
-    for batch in source.iter_batches(min(size, 1 << 16)):
+    for batch in source.iter_batches(min(size, BATCH)):
         rest = batch
         while num + len(rest) >= size:
             yield [*together, rest.slice(0, size - num)]
