@@ -383,6 +383,7 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
     """Runs a stage, writes and returns its record, and marks how it ended."""
     stage = stages.STAGES[name]
     function = stage.function
+    marked = "" if given.get("to") else name  # predictions by hand say nothing about the night's own
     try:
         if name in stages.CHAIN[1:] and not stage.always:
             _expect_undecided(home)
@@ -393,17 +394,17 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
             disk.sync(home.tonight)  # what the record says is done
             records.write(record, home.records)
     except NotYet as pending:
-        mark(home, name, waits=str(pending))
+        mark(home, marked, waits=str(pending))
         _predict_in_time(home, name)
         raise
     except NothingToDo as reason:
-        mark(home, name, skipped=str(reason))
+        mark(home, marked, skipped=str(reason))
         raise
     except Exception as error:  # is raised again; `close` and the report read the mark
         _name_new_night(home, name, error)
-        mark(home, name, error=sentence(error))
+        mark(home, marked, error=sentence(error))
         raise
-    mark(home, name)
+    mark(home, marked)
     return record
 
 
