@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -139,6 +140,30 @@ def test_files_of_other_rows_or_another_version_are_scored_again(home: Path, tmp
     assert run().num_kept == 0
 
 
+def test_rows_of_another_source_are_predicted_rather_than_those_that_a_call_before_scored(
+    home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("a file, where a folder has to be")
+    for number in (1, 2):
+        rows = rows_of(DAY + timedelta(days=number)).drop(["is_fraud"])
+        (tmp_path / f"source {number}").mkdir()
+        pq.write_table(rows, tmp_path / f"source {number}" / f"{NIGHT}.parquet")
+        given(source={"use": "daybreak:Files", "url": str(tmp_path / f"source {number}" / "{day}.parquet")})
+        if number == 1:
+            with pytest.raises(JobError):
+                run()
+            (tmp_path / "out").unlink()
+    made = run()
+    assert (made.of, made.num_kept, made.num_files) == ("rows of daybreak:Files", 0, 3)
+    assert written(tmp_path / "out" / NIGHT)["ts"].to_pylist() == rows["ts"].to_pylist()
+
+
+def test_of_two_calls_at_once_one_writes_and_the_other_finds_what_was_written(home: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: run(), range(2))
+    assert one == other  # to the millisecond that it took
+
+
 def test_a_place_that_cannot_be_written_fails_the_stage_and_the_next_call_scores_nothing_again(
     home: Path, tmp_path: Path
 ) -> None:
@@ -195,6 +220,7 @@ def test_what_cannot_be_written_leaves_no_file(
     with pytest.raises(error, match=why):
         runner.run(Home.here(), "predict", **options)
     assert list(tmp_path.glob("there*")) == []
+    assert list(Path(records.RUN).glob("predict.*")) == []  # the night's own predictions did not fail
 
 
 def table_of(url: str, *, unit: str = "") -> list[Any]:
@@ -295,15 +321,6 @@ def test_a_monday_may_be_unlike_a_sunday_if_it_is_like_the_monday_before(tmp_pat
     day_drift.keep(here, monday + timedelta(days=1), mondays)
     kept = sorted(path.stem for path in (tmp_path / "var" / "predicted").iterdir())
     assert kept == ["2025-01-12", "2025-01-14"]
-
-
-def test_rows_may_come_from_a_source_of_their_own(home: Path, tmp_path: Path) -> None:
-    tomorrow = rows_of(DAY + timedelta(days=1)).drop(["is_fraud"])
-    pq.write_table(tomorrow, tmp_path / f"{NIGHT}.parquet")
-    given(source={"use": "daybreak:Files", "url": str(tmp_path / "{day}.parquet")})
-    assert run().of == "rows of daybreak:Files"
-    predicted = written(tmp_path / "out" / NIGHT)
-    assert predicted["ts"].to_pylist() == tomorrow["ts"].to_pylist()
 
 
 def test_a_night_that_ended_before_its_rows_were_judged_says_so(home: Path, tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, ParamsError, without_password
 from daybreak.data.ingest import without
-from daybreak.storage import jsonl
+from daybreak.storage import journal, jsonl
 from daybreak.storage.bucket import options
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
+    from filelock import BaseFileLock
 
 WRITTEN = Path("var/predictions.jsonl")  # in the home: where predictions were written
 SUCCESS = "_SUCCESS"
@@ -55,6 +56,15 @@ def destination_of(home: Home, to: str, *, day: date, table: str) -> Destination
         return DatabaseTable(url, table=table, day=day)
     place = url if "://" in url else str(home.folder / url)
     return OneFile(place) if url.endswith(FORMS) else ParquetFolder(place)
+
+
+def alone(home: Home) -> "BaseFileLock":
+    """Returns the lock that each call of a home holds while it writes or erases predictions.
+
+    Two that exchange the rows of a day in a table at once would both delete the old rows, and then both
+    insert theirs.
+    """
+    return journal.alone(home.var / "predictions.lock")
 
 
 def note(home: Home, to: str, *, day: date, table: str) -> None:

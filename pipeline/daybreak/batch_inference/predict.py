@@ -5,18 +5,21 @@ champion where none was: after a refusal, a failure or a stop as well. While ano
 runner calls it at `night.predict_from`, and the champion's predictions are in time.
 
 Rows are scored file by file in `data/work/predict`, and written to `predict.to` once all are there. A call
-after a kill goes on with the files that are missing, if they are of the same rows by the same version.
+after a kill goes on with the files that are missing, if they are of the same rows by the same version. Calls
+of a night take turns, so that of two at once one finds the predictions of the other. A call by hand has a
+folder of its own.
 """
 
 import json
 import logging
 import shutil
+import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daybreak.batch_inference import day_drift, destinations, scorer
 from daybreak.batch_inference.scorer import Scorer
@@ -30,12 +33,17 @@ from daybreak.data.features import CLEAN
 from daybreak.data.partitions import PART, part_of
 from daybreak.rollout.rollback import version_of
 from daybreak.serving.recorded import NightArrays, arrays_of, newest_arrays
-from daybreak.storage import branch, ledger, ledger_notes
+from daybreak.storage import branch, known_digests, ledger, ledger_notes
 from daybreak.storage.home import Home
+from daybreak.storage.journal import alone
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
 WORK = Path("data/work/predict")
+LOCK = Path("data/work/predict.lock")
 USERS = 10  # rows_per_file is of so many lists' users
 
 
@@ -73,45 +81,43 @@ def predict(
         return None
     if (version or day) and not to:
         raise ParamsError("another version or day needs another place; name it by --to")
-    night = replace(night, day=day or night.day)
-    began, number = time.monotonic(), version_of(home, version) if version else _serving(home)
-    done = None if to else records.find(Predictions, home.records)
-    if done and _stands(done, night, number):
-        return done
-    destination = destinations.destination_of(home, place, day=night.day, table=params.predict.table)
-    scored = _score(home, night, params, number)
-    sample = day_drift.sample_of(scored.files, without=scored.beside)
-    drift = _drift(home, night, params.predict, sample)
-    num_rows, digest = _num_rows(scored.files), records.digest(scored.files[0].parent)
-    destinations.note(home, place, day=night.day, table=params.predict.table)
-    destination.write(
-        scored.files,
-        {"day": str(night.day), "version": number, "night": night.id, "num_rows": num_rows, "digest": digest},
-    )
-    predictions = Predictions(
-        night=night.id,
-        day=night.day,
-        version=number,
-        to=without_password(place.replace("{day}", str(night.day))),
-        of=scored.of,
-        num_rows=num_rows,
-        digest=digest,
-        drift=drift,
-        elapsed_s=round(time.monotonic() - began, 3),
-        num_kept=scored.num_kept,
-        num_files=len(scored.files),
-        written_at=clock.utc().replace(microsecond=0),
-        until=night.predict_until,
-        ahead_of=ahead_of,
-    )
-    log.info("%s has what version %d predicts: %s", predictions.to, number, counted(num_rows, "row"))
-    if predictions.is_late:
-        log.warning("predictions were to be written until %s UTC", f"{night.predict_until:%Y-%m-%d %H:%M}")
-    if not to:
-        day_drift.keep(home, night.day, sample)
+    if to:
+        by_hand = _Call(
+            home=home,
+            night=replace(night, day=day or night.day),
+            params=params,
+            place=to,
+            version=version_of(home, version) if version else _serving(home),
+        )
+        parent = home.tonight / WORK.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{WORK.name}-", dir=parent) as work:
+            _write(by_hand, _score(by_hand, Path(work)))
+        return None
+    with alone(home.tonight / LOCK):
+        call = _Call(home=home, night=night, params=params, place=place, version=_serving(home))
+        done = records.find(Predictions, home.records)
+        if done and _stands(done, call):
+            return done
+        scored = _score(call, home.tonight / WORK)
+        predictions = replace(_write(call, scored), ahead_of=ahead_of)
+        day_drift.keep(home, night.day, scored.sample)
         _note(home, night, predictions)
-    shutil.rmtree(WORK)
-    return None if to else predictions
+        records.write(predictions, home.records)  # by the runner it would be after another call has begun
+        shutil.rmtree(home.tonight / WORK)
+        return predictions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """What is predicted, and where it is written."""
+
+    home: Home
+    night: Night
+    params: PredictSections
+    place: str
+    version: int
+    began: float = field(default_factory=time.monotonic)
 
 
 def _serving(home: Home) -> int:
@@ -122,9 +128,41 @@ def _serving(home: Home) -> int:
     return champion.version
 
 
-def _stands(done: Predictions, night: Night, number: int) -> bool:
+def _stands(done: Predictions, call: _Call) -> bool:
     """Returns whether predictions that were written stay, though another version may serve since."""
-    return done.version == number or (night.predict_from is not None and clock.utc() >= night.predict_from)
+    since = call.night.predict_from
+    return done.version == call.version or (since is not None and clock.utc() >= since)
+
+
+def _write(call: _Call, scored: "_Scored") -> Predictions:
+    """Writes predictions, unless they are too far from those of days before."""
+    night, given = call.night, call.params.predict
+    destination = destinations.destination_of(call.home, call.place, day=night.day, table=given.table)
+    drift = _drift(call.home, night, given, scored.sample)
+    num_rows, digest = _num_rows(scored.files), records.digest(scored.files[0].parent)
+    facts = {"day": str(night.day), "version": call.version, "night": night.id}
+    with destinations.alone(call.home):
+        destinations.note(call.home, call.place, day=night.day, table=given.table)
+        destination.write(scored.files, facts | {"num_rows": num_rows, "digest": digest})
+    predictions = Predictions(
+        night=night.id,
+        day=night.day,
+        version=call.version,
+        to=without_password(call.place.replace("{day}", str(night.day))),
+        of=scored.of,
+        num_rows=num_rows,
+        digest=digest,
+        drift=drift,
+        elapsed_s=round(time.monotonic() - call.began, 3),
+        num_kept=scored.num_kept,
+        num_files=len(scored.files),
+        written_at=clock.utc().replace(microsecond=0),
+        until=night.predict_until,
+    )
+    log.info("%s has what version %d predicts: %s", predictions.to, call.version, counted(num_rows, "row"))
+    if predictions.is_late:
+        log.warning("predictions were to be written until %s UTC", f"{night.predict_until:%Y-%m-%d %H:%M}")
+    return predictions
 
 
 def _note(home: Home, night: Night, predictions: Predictions) -> None:
@@ -144,36 +182,46 @@ class _Scored:
 
     files: list[Path]
     of: str
-    beside: tuple[str, ...]  # columns that are no predictions
+    sample: "pa.Table"  # of the predictions alone
     num_kept: int  # files that a call before had scored
 
 
-def _score(home: Home, night: Night, params: PredictSections, number: int) -> _Scored:
-    """Scores what is missing of the files of a version's predictions, and returns all of them."""
-    beside = {destinations.DAY: str(night.day), destinations.VERSION: number, destinations.NIGHT: night.id}
-    arrays, given = _arrays(home, night), params.predict
+def _score(call: _Call, work: Path) -> _Scored:
+    """Scores what is missing in a folder of the files of a version's predictions, and returns all of them."""
+    home, night, given = call.home, call.night, call.params.predict
+    beside = {
+        destinations.DAY: str(night.day),
+        destinations.VERSION: call.version,
+        destinations.NIGHT: night.id,
+    }
+    arrays = _arrays(home, night)
     with scorer.opened(
         home,
-        number,
-        name=params.register_.name,
+        call.version,
+        name=call.params.register_.name,
         arrays=arrays.folder if arrays else None,
         clean=home.tonight / CLEAN,
-        work=home.tonight / WORK,
+        work=work,
     ) as version:
         is_lists = version.about["answers"] == "users"
         of = _of_lists(version, arrays) if is_lists else _of_rows(version, night, given)
-        _go_on({"version": number, "of": of, "rows_per_file": given.rows_per_file, "top": given.top})
+        case = {**beside, "of": of, "rows_per_file": given.rows_per_file, "top": given.top}
+        case["source"] = given.source.model_dump(mode="json") if given.source else None
+        if not is_lists and version.clean.exists():  # else nothing is predicted, or looked back on
+            case["clean"] = known_digests.digest(home, version.clean)
+        _go_on(work, case)
         if is_lists:
             size = ceil(given.rows_per_file / USERS)
-            files = _files(version.about["num_users"], size)
+            files = _files(work, version.about["num_users"], size)
             asks = scorer.lists_asked(version, files, size=size, top=given.top, beside=beside)
         else:
             rows = _rows(version, night, given)
-            files = _files(_num_rows([rows]), given.rows_per_file)
+            files = _files(work, _num_rows([rows]), given.rows_per_file)
             asks = scorer.rows_asked(version, rows, files, size=given.rows_per_file, beside=beside)
         num_kept = version.score(files, asks)
         names = (*version.about["beside"], *beside)
-    return _Scored(files=files, of=of, beside=names, num_kept=num_kept)
+    sample = day_drift.sample_of(files, without=names)
+    return _Scored(files=files, of=of, sample=sample, num_kept=num_kept)
 
 
 def _arrays(home: Home, night: Night) -> NightArrays | None:
@@ -204,8 +252,7 @@ def _of_rows(version: Scorer, night: Night, given: PredictParams) -> str:
         return f"rows of {given.source.use}"
     if version.about["names_rows"]:
         return f"rows that {version.about['workload']}.score_rows names"
-    facts = _clean(version, night).stat()
-    return f"clean rows of {night.day} ({facts.st_size:,} bytes)"
+    return f"clean rows of {night.day}"
 
 
 def _clean(version: Scorer, night: Night) -> Path:
@@ -220,7 +267,7 @@ def _clean(version: Scorer, night: Night) -> Path:
 
 def _rows(version: Scorer, night: Night, given: PredictParams) -> Path:
     """Returns the file of the rows to predict, which is fetched once."""
-    folder = WORK / "rows"
+    folder = version.work / "rows"
     fetched = folder / PART
     if given.source is None and not version.about["names_rows"]:
         return _clean(version, night)
@@ -244,22 +291,22 @@ def _rows(version: Scorer, night: Night, given: PredictParams) -> Path:
     return fetched
 
 
-def _go_on(case: dict[str, Any]) -> None:
+def _go_on(work: Path, case: dict[str, Any]) -> None:
     """Keeps the files that a call before has scored of the same case; removes those of another."""
-    path = WORK / "case.json"
+    path = work / "case.json"
     if path.exists() and json.loads(path.read_text()) == case:
         return
-    for left in WORK.iterdir():  # not the folder itself, which the version's process may read
+    for left in work.iterdir():  # not the folder itself, which the version's process may read
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     records.replace_text(path, json.dumps(case))
 
 
-def _files(num: int, size: int) -> list[Path]:
+def _files(work: Path, num: int, size: int) -> list[Path]:
     """Returns the files of so many rows or users; DataError where there are none."""
     if not num:
         raise DataError("there are no rows to predict; look at what brings them")
-    (WORK / "files").mkdir(exist_ok=True)
-    return [WORK / "files" / f"part-{part:05}.parquet" for part in range(ceil(num / size))]
+    (work / "files").mkdir(exist_ok=True)
+    return [work / "files" / f"part-{part:05}.parquet" for part in range(ceil(num / size))]
 
 
 def _num_rows(files: list[Path]) -> int:

@@ -201,7 +201,8 @@ def _folders(home: Home, column: str, unit: str, days: set[str], *, dry_run: boo
         if held:
             yield f"{len(held):,} partitions in {folder}"
         if not dry_run:
-            shutil.rmtree(folder / predict.WORK, ignore_errors=True)  # rows of a night that could not write
+            for left in (folder / predict.WORK).parent.glob(f"{predict.WORK.name}*/"):
+                shutil.rmtree(left, ignore_errors=True)  # rows of a call that could not write, or was killed
         if not dry_run and (held or (folder / BEGUN).exists()):
             _rewrite(home, folder, held, days, column=column, unit=unit)
 
@@ -275,6 +276,7 @@ def _serving(home: Home, column: str, unit: str, loaded: Params, *, dry_run: boo
             yield f"{num_rows:,} rows that the log of serving keeps"
         finally:
             serving.close()
-    for name, place in destinations.noted(home):
-        if num := place.erase(column, {*spellings(unit)}, dry_run=dry_run):
-            yield f"{num:,} predictions in {name}"
+    with destinations.alone(home):
+        for name, place in destinations.noted(home):
+            if num := place.erase(column, {*spellings(unit)}, dry_run=dry_run):
+                yield f"{num:,} predictions in {name}"
