@@ -147,6 +147,7 @@ NOT_MISSED = (
     'to have it, or trigger another"; exit 99; }; } && '
 )
 IN_NIGHT = "/nights/{{ run_id | night }}"
+NOT_PLANNED = "{{ 'exit 99; ' if params.plan_only }}"  # predictions that are there stay as they are
 ONLY_PLAN = "{{ ' && exit 99' if params.plan_only }}"
 
 
@@ -236,7 +237,7 @@ def nights_of(home: Home) -> DAG:
         )
         predict = Command(
             task_id="predict",
-            bash_command=opened + notify.command(home, "predict", IN_NIGHT),
+            bash_command=opened + NOT_PLANNED + notify.command(home, "predict", IN_NIGHT),
             outlets=[home.predictions],
             post_execute=notify.update_predictions,
             trigger_rule="all_done",

@@ -389,7 +389,7 @@ def test_a_failed_stage_is_tried_three_times_told_once_closed_and_fails_the_run(
 @pytest.mark.slow
 def test_plan_only_stops_after_the_plan_and_closes(ended: Any) -> None:
     assert ended[3]["run"] == "success"
-    assert stages_called(ended[3]) == [*CHAIN[:6], "predict", "close"]
+    assert stages_called(ended[3]) == [*CHAIN[:6], "close"]
 
 
 @pytest.mark.airflow
