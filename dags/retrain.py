@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 # Far beyond any night: its own deadlines end it, train_until and decide_until, which have no upper limit.
 NO_TIMEOUT_S = timedelta(days=365).total_seconds()
 
-LOOKED_EVERY_S = 60.0  # for a day that is late
+LOOKED_EVERY_S = 300.0  # for a day that is late: a look may list a bucket, or scan a table
 
 # Airflow's alert counts from when a night was due, the night's own deadline from its opening.
 OPENED_WITHIN = timedelta(minutes=10)

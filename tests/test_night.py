@@ -99,11 +99,15 @@ def test_what_a_failed_training_cost_is_in_the_ledger(repository: Path) -> None:
 
 def test_days_are_missing_that_no_night_brought_in_since_the_first(repository: Path) -> None:
     days = [date(2025, 1, number) for number in (1, 2, 3, 4)]
-    assert runner.missing_days(Home(repository), days) == days
-    opened(repository, day=days[1])
-    records.write(Batch(day=days[1], num_rows=1, num_bytes=1, digest="", late_days=()), records.RUN)
-    runner.run(Home.here(), "close")
-    assert runner.missing_days(Home(repository), days) == days[2:]
+    with pytest.raises(NothingToDo, match="no night has brought in a day yet"):
+        runner.missing_days(Home(repository), days, newest=days[-1])
+    for number, late in ((1, ()), (3, (days[2],))):
+        opened(repository, day=days[number])
+        batch = Batch(day=days[number], num_rows=1, num_bytes=1, digest="", late_days=late)
+        records.write(batch, records.RUN)
+        runner.run(Home.here(), "close")
+        left = runner.missing_days(Home(repository), [*days, date(2025, 1, 5)], newest=days[-1])
+        assert left == (days[2:] if number == 1 else [])  # one that came late was brought in by the next
     with pytest.raises(NothingToDo, match="the source has no missing day"):
         runner.nights(Home(repository), missing=True, last=days[1])
     with pytest.raises(ParamsError, match="name the days by --first and --last, or --missing"):

@@ -15,7 +15,7 @@ import time
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from daybreak.contract import clock, disk, params, records
 from daybreak.contract.backend import Backend
 from daybreak.contract.code_path import source_of
 from daybreak.contract.data_source import Source
+from daybreak.contract.days import newest_over
 from daybreak.contract.errors import (
     FINAL,
     JobError,
@@ -181,7 +182,7 @@ def _until_done(home: Home, name: str, given: dict[str, object]) -> Record | Non
                 else:
                     shown.update(bar, completed=pending.share, description=str(pending), visible=True)
                 last = str(pending)
-                time.sleep(CALL_AGAIN_S)
+                time.sleep(pending.again_s or CALL_AGAIN_S)
 
 
 def night(
@@ -306,8 +307,14 @@ def nights(
         raise ParamsError(f"--first {first} is after --last {last}; exchange them")
     if not missing and not (first and last):
         raise ParamsError("name the days by --first and --last, or --missing")
-    source = params.override(home.folder, set or []).source.make()
-    offered = missing_days(home, source.days()) if missing else source.days()
+    loaded = params.override(home.folder, set or [])
+    source = loaded.source.make()
+    offered = source.days()
+    if missing:
+        from daybreak.night.opening import zone_of
+
+        newest = newest_over(zone_of(home, loaded), at=datetime.now(UTC))
+        offered = missing_days(home, offered, newest=newest)
     days = [day for day in offered if (first or date.min) <= day <= (last or date.max)]
     if not days:
         kind = "no missing day" if missing else f"no day from {first} to {last}"
@@ -324,10 +331,17 @@ def nights(
     return 0
 
 
-def missing_days(home: Home, offered: Iterable[date]) -> list[date]:
-    """Returns the offered days since that of the first night whose own night brought in no rows."""
-    had = {entry.batch.day for entry in ledger.history(home) if entry.batch and not entry.rollback}
-    return [day for day in offered if day >= min(had, default=date.min) and day not in had]
+def missing_days(home: Home, offered: Iterable[date], *, newest: date) -> list[date]:
+    """Returns the offered days up to `newest` that no night brought in, since that of the first night.
+
+    Raises NothingToDo before the first night.
+    """
+    batches = [entry.batch for entry in ledger.history(home) if entry.batch and not entry.rollback]
+    if not batches:
+        raise NothingToDo("no night has brought in a day yet, so none is missing; run one")
+    had = {day for batch in batches for day in (batch.day, *batch.late_days)}
+    begin = min(batch.day for batch in batches)
+    return [day for day in offered if begin <= day <= newest and day not in had]
 
 
 def _exit_status(home: Home, command: list[str]) -> int:

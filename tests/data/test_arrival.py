@@ -170,7 +170,7 @@ def test_a_newer_day_shows_that_a_day_is_whole(morning: Morning) -> None:
         ("../sales/{day}/*.parquet", "{day}/a.parquet", "_SUCCESS", "{day}/_SUCCESS"),
         ("../sales/day={day}/*/*.parquet", "day={day}/shop=1/a.parquet", "_SUCCESS", "day={day}/_SUCCESS"),
         ("../sales/{day}.parquet", "{day}.parquet", "{day}.done", "{day}.done"),
-        ("../sales", "day={day}/hour=07/a.parquet", "_SUCCESS", "day={day}/hour=07/_SUCCESS"),
+        ("../sales", "day={day}/hour=23/a.parquet", "_SUCCESS", "day={day}/hour=23/_SUCCESS"),
     ],
 )
 def test_a_file_beside_a_days_files_says_that_it_is_whole(
@@ -186,6 +186,30 @@ def test_a_file_beside_a_days_files_says_that_it_is_whole(
         morning.look()
     (morning.sales / written.format(day=TONIGHT)).touch()
     assert morning.look(at=1).day == TONIGHT
+
+
+def test_a_mark_in_each_hour_waits_for_the_last_hour_and_one_of_the_table_marks_no_day(
+    morning: Morning,
+) -> None:
+    for hour in range(24):
+        morning.deliver(TONIGHT, to=f"all/day={{day}}/hour={hour:02}/a.parquet")
+        (morning.sales / f"all/day={TONIGHT}/hour={hour:02}/_SUCCESS").touch()
+        if hour:  # a single file has no day
+            days = Files("../sales/all", success_file="_SUCCESS").days()
+            assert days == ([TONIGHT] if hour == 23 else [])
+    morning.deliver(nth(5), to="all/day={day}/hour=00/a.parquet")
+    (morning.sales / "all" / "_SUCCESS").touch()  # as Spark leaves one of a whole table
+    assert Files("../sales/all", success_file="_SUCCESS").days() == [TONIGHT]
+    (morning.sales / f"all/day={nth(5)}/_SUCCESS").touch()  # of the day: hours without rows have no file
+    assert Files("../sales/all", success_file="_SUCCESS").days() == [TONIGHT, nth(5)]
+
+
+def test_a_file_that_was_renamed_since_it_was_listed_is_another_version(morning: Morning) -> None:
+    morning.deliver(TONIGHT)
+    source = Files(morning.url)
+    before = source.version(TONIGHT)
+    (morning.sales / f"{TONIGHT}.parquet").rename(morning.sales / "elsewhere")
+    assert source.version(TONIGHT) != before
 
 
 def test_one_file_of_all_days_cannot_have_a_success_file(morning: Morning) -> None:

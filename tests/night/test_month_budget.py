@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from daybreak.rollout import night_events
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.minimal_records import minimal_training
-from tests.rollout.ledgers import FIRST, close, make_home
+from tests.rollout.ledgers import FIRST, close, make_home, release_of
 
 # FIRST is 2025-01-10, and night 1 the day after.
 
@@ -23,12 +24,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(make_home(tmp_path, monkeypatch))
 
 
-def night(number: int, usd: float, *, failed: bool = False, month: MonthBudget | None = None) -> None:
+def night(number: int, usd: float, *, failed: bool = False, **of_night: Any) -> None:
     """Closes a night whose jobs cost so much."""
     for kind in (Training, Bill):
         records.path_of(kind, records.RUN).unlink(missing_ok=True)
     records.write(Bill(usd=usd) if failed else minimal_training(cost_usd=usd), records.RUN)
-    close(number, after=branch.ledger_tip(Home.here()), month=month)
+    close(number, after=branch.ledger_tip(Home.here()), **of_night)
 
 
 def at(number: int, *, hour: int = 3) -> datetime:
@@ -59,6 +60,25 @@ def test_nights_to_come_are_as_many_as_there_were(home: Home) -> None:
     assert len(entries) == 9
     assert month_budget([home], usd=300, at=at(3), zone="UTC").num_nights == 19  # one a day
     assert month_budget([home], usd=300, at=at(10), zone="UTC").num_nights == 7  # 12 days, 9 of 16 with one
+
+
+def test_nights_that_made_up_for_missed_ones_foretell_none(home: Home) -> None:
+    for number in range(-20, 0):
+        night(number, 0.0, trigger="nights 2024-12-01 to 2024-12-20")
+    assert month_budget([home], usd=300, at=at(3), zone="UTC").num_nights == 19
+
+
+def test_the_dollars_of_a_night_that_went_on_count_once_and_those_of_some_not(home: Home) -> None:
+    records.replace_text(records.RUN / "train.error", "no machines\n")
+    night(1, 40.0, failed=True)
+    (records.RUN / "train.error").unlink()
+    night(2, 5.0)
+    records.write(minimal_training(cost_usd=60.0), records.RUN)  # of all of its jobs
+    close(1, after="")
+    assert [entry.night.day.day for entry in ledger.history(home)] == [11, 12, 11]
+    assert month_budget([home], usd=300, at=at(4), zone="UTC").spent_usd == 65
+    without = {release_of(1).night}
+    assert month_budget([home], usd=300, at=at(4), zone="UTC", without=without).spent_usd == 5
 
 
 def test_a_month_that_is_spent_has_nothing_left(home: Home) -> None:

@@ -46,14 +46,17 @@ def promotion(number: int) -> Move:
 def close(number: int, *, after: str, release: Release | None = None, **of_night: Any) -> str:
     """Commits night `number`, which follows that commit of the ledger, and returns its commit."""
     started = FIRST + timedelta(days=number)
-    fields: dict[str, Any] = {"train_until": started + timedelta(hours=1), **of_night}
+    fields: dict[str, Any] = {
+        "train_until": started + timedelta(hours=1),
+        "trigger": "schedule",
+        **of_night,
+    }
     night = Night(
         id=release_of(number).night,
         day=started.date(),
         started_at=started,
         decide_until=started + timedelta(hours=2),
         budget_usd=3,
-        trigger="schedule",
         code_commit=checkout.git("rev-parse", "HEAD"),
         previous=after,
         **fields,

@@ -14,7 +14,7 @@ class Source(Protocol):
     column that is missing on a day is null in all of its rows, as a key that no object of JSON has. Where
     `cuts` is true, days are cut by time, so that a day between others that is not among `days` has no rows.
     `left_out()` may say by reasons which files are not read. `version(day)` may return a text that changes
-    whenever the rows of a day do, which `ingest.settle_minutes` needs.
+    while a day is delivered, which `ingest.settle_minutes` needs.
     """
 
     def days(self) -> Iterable[date]:

@@ -45,6 +45,10 @@ class SourceUnreachable(DataError):
     exit_status = PipelineError.exit_status
 
 
+class NoFiles(DataError):
+    """No file is delivered where the source looks for them."""
+
+
 class PlanError(PipelineError):
     """Fixed by relaxing a deadline, a budget or a size."""
 
@@ -72,13 +76,16 @@ class LostLedger(ReleaseError):
 
 
 class NotYet(Exception):
-    """The stage can do no more now and has to be called again; `share` of the work is done."""
+    """The stage can do no more now and has to be called again; `share` of the work is done.
+
+    A call sooner than `again_s` is not worth its cost; None leaves it to the caller.
+    """
 
     exit_status = 75
 
-    def __init__(self, text: str = "", *, share: float | None = None) -> None:
+    def __init__(self, text: str = "", *, share: float | None = None, again_s: float | None = None) -> None:
         super().__init__(text)
-        self.share = share
+        self.share, self.again_s = share, again_s
 
 
 class NothingToDo(Exception):

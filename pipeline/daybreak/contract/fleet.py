@@ -4,8 +4,9 @@ It lies in the home that leads. A home without it is by itself.
 """
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -30,6 +31,15 @@ class Fleet(Section):
     limit."""
     value: dict[str, PositiveFloat] = Field(default_factory=dict)
     """What a model counts for beside the others, by its name; 1 where it is not named."""
+
+    @model_validator(mode="after")
+    def _are_shared(self) -> Self:
+        if not self.machines and (self.budget_usd is not None or self.usd_per_month is not None):
+            raise ValueError(
+                "the dollars of several models are divided with the machines that they share; name these "
+                "under machines, or set night.usd_per_month in each home"
+            )
+        return self
 
 
 def load(lead: Path) -> Fleet:

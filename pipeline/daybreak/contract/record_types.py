@@ -317,7 +317,7 @@ class Stop(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Bill(Record):
-    """The dollars of the jobs of a night whose training did not come to its end."""
+    """The dollars of all jobs of a night, where a training or a refit did not come to its end."""
 
     usd: float
 

@@ -13,7 +13,6 @@ the planned machines on, faster ones are needed, which the sentence of the wait 
 """
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, NoReturn
 
 from daybreak.contract import clock, records
 from daybreak.contract.data_source import Source
-from daybreak.contract.errors import NothingToDo, NotYet, ParamsError
+from daybreak.contract.errors import NoFiles, NothingToDo, NotYet, ParamsError, SourceUnreachable
 from daybreak.contract.formats import duration
 from daybreak.contract.record_types import Night
 from daybreak.contract.sections import IngestParams
@@ -29,6 +28,7 @@ from daybreak.storage import ledger
 from daybreak.storage.home import Home
 
 NIGHTS_BACK = 7  # among which the newest that trained is sought
+LOOKED_EVERY_S = 60.0
 SEEN = "arrival.json"  # in the folder of the night's fetched days
 
 
@@ -82,13 +82,25 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
 class Arrival:
     """The arrival of the day of a night, which is looked at again until it is there."""
 
-    def __init__(
-        self, home: Home, night: Night, params: IngestParams, *, offered: Collection[date], work: Path
-    ) -> None:
-        """`offered` are all days of the source, later ones than the night's among them; `work` is kept."""
-        self._home, self._night, self._params, self._offered = home, night, params, offered
+    def __init__(self, home: Home, night: Night, params: IngestParams, *, work: Path) -> None:
+        """Looks at nothing yet; what was seen is kept in the folder `work` between calls."""
+        self._home, self._night, self._params = home, night, params
+        self._offered: list[date] = []
         self._path = work / SEEN
         self._seen: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {}
+
+    def days(self, source: Source) -> list[date]:
+        """Returns all days of a source, in order.
+
+        Raises NotYet where it cannot be reached, or has no file yet, while the night waits for its day.
+        """
+        try:
+            self._offered = sorted(set(source.days()))
+        except (SourceUnreachable, NoFiles) as error:
+            if clock.utc() >= wait_of(self._home, self._night, self._params).until:
+                raise
+            self._missing(str(error))
+        return self._offered
 
     @property
     def day(self) -> date:
@@ -97,9 +109,11 @@ class Arrival:
 
     @property
     def waited_hours(self) -> float:
-        """Returns the hours from the opening to now if the night has waited for its day, else 0."""
-        waited = clock.utc() - self._night.started_at
-        return waited / timedelta(hours=1) if self._seen.get("waits") else 0.0
+        """Returns the hours from the opening until the day was there; 0 where the night did not wait."""
+        arrived = self._seen.get("arrived")
+        if not self._seen.get("waits") or not arrived:
+            return 0.0
+        return (datetime.fromisoformat(arrived) - self._night.started_at) / timedelta(hours=1)
 
     @property
     def _is_newest(self) -> bool:
@@ -116,6 +130,8 @@ class Arrival:
             self._missing(f"{day} is the newest day of the source, and may not be whole (ingest.newer_day)")
         if self._params.settle_minutes and self._is_newest:
             self._expect_settled(source)
+        if self._seen.get("waits") and not self._seen["arrived"]:
+            self._keep(arrived=clock.utc().isoformat())
 
     def empty(self) -> NoReturn:
         """Raises NotYet or NothingToDo, like `expect`, since the day came without rows."""
@@ -144,8 +160,8 @@ class Arrival:
         """Raises NotYet with the reason until waiting is over, and then NothingToDo."""
         wait = wait_of(self._home, self._night, self._params)
         if self._is_newest and clock.utc() < wait.until:
-            self._keep(waits=True)
-            raise NotYet(f"{why}; {wait.sentence}")
+            self._keep(waits=True, arrived=None)
+            raise NotYet(f"{why}; {wait.sentence}", again_s=LOOKED_EVERY_S)
         if not self._seen.get("waits"):
             raise NothingToDo(why)
         waited = duration((clock.utc() - self._night.started_at).total_seconds())

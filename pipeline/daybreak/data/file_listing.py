@@ -13,7 +13,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from daybreak.contract import records
-from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable, is_unreachable
+from daybreak.contract.errors import DataError, NoFiles, ParamsError, SourceUnreachable, is_unreachable
 from daybreak.contract.formats import counted
 from daybreak.data import day_files, file_formats
 from daybreak.data.day_files import DayFile
@@ -46,6 +46,7 @@ class FileListing:
             self._system, self.root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
             raise ParamsError(f"source.url {url} cannot be used: {error}; fix it in params.yaml") from None
+        self._system.invalidate_cache()  # fsspec keeps systems, and some keep listings, for a whole process
         self._is_pattern = day_files.is_pattern(self.root)
         self._reasons: dict[str, str] | None = None
         self._days: dict[date, list[DayFile]] | None = None
@@ -73,7 +74,7 @@ class FileListing:
         if not paths:
             what = "matches no file" if self._is_pattern else f"has no {self._kind}"
             words = left_out_in_words(self.left_out())
-            raise DataError(
+            raise NoFiles(
                 f"{self.url} {what}{f' ({words})' if words else ''}; check that the data is delivered, and "
                 f"source.url"
             )
@@ -99,21 +100,29 @@ class FileListing:
         fixed, *places = re.split(PLACES, self.root, maxsplit=1)
         return path.removeprefix(fixed.rpartition("/")[0] if places else fixed)
 
-    def has_beside(self, file: DayFile, name: str) -> bool:
-        """Returns whether a file of that name is in the folder of a file, or in one above of its day."""
+    def mark_of(self, file: DayFile, name: str) -> str:
+        """Returns the folder with a file of that name: that of a file, or one above it that is of its day.
+
+        Returns "" where none has one.
+        """
         folder = file.path.rpartition("/")[0]
-        found = self._system.exists(f"{folder}/{name}")
-        while not found and day_files.day_in(f"{self.below(folder)}/") == file.day:
+        while not self._system.exists(f"{folder}/{name}"):
             folder = folder.rpartition("/")[0]
-            found = self._system.exists(f"{folder}/{name}")
-        return bool(found)
+            if day_files.day_in(f"{self.below(folder)}/") != file.day:
+                return ""
+        return folder
 
     def version(self, paths: Sequence[str]) -> str:
         """Returns a digest of names, sizes and times of change of files, or their tags in a bucket."""
-        self._system.invalidate_cache()
-        facts = [self._system.info(path) for path in paths]
-        marks = [[str(each.get(key)) for key in ("name", "size", *CHANGES)] for each in facts]
+        marks = [[path, *self._marks(path)] for path in paths]
         return records.text_digest(json.dumps(marks))
+
+    def _marks(self, path: str) -> list[str]:
+        try:
+            facts = self._system.info(path)
+        except FileNotFoundError:  # renamed since it was listed
+            return []
+        return [str(facts.get(key)) for key in ("size", *CHANGES)]
 
     def opened(self, path: str) -> AbstractContextManager[IO[bytes]]:
         """Returns a file to read, unpacked.

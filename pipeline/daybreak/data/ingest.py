@@ -70,11 +70,11 @@ def ingest(home: Home, night: Night, source: Source, table: Table, params: Inges
     work = WORK / night.id
     moved = _finish(work)
     here = set(partitions(RAW))
-    days = sorted(set(source.days()))
+    arrival = Arrival(home, night, params, work=work)
+    days = sorted(set(source.days())) if night.day in here else arrival.days(source)
     offered = [day for day in days if day <= night.day]
     if words := left_out_in_words(getattr(source, "left_out", dict)()):
         log.info("%s", words)
-    arrival = Arrival(home, night, params, offered=days, work=work)
     if night.day not in here:
         arrival.expect(source)
     before = [day for day in here if day < night.day]

@@ -31,6 +31,7 @@ from daybreak.data.partitions import PART
 from daybreak.machines import this_machine
 
 MEMORY_SHARE = 0.25  # of this machine's memory, for an unpacked file
+MOST_UNMARKED = 31  # newest days that are searched for one with its `success_file`
 MOST_PEEKED = 8  # files with rows that are searched for values in a column
 
 
@@ -230,13 +231,18 @@ class Files:
         return self.reader.head(path) if path else b""
 
     def _up_to_success(self, days: list[date]) -> list[date]:
-        """Returns the days up to the newest whose files have the file `success_file` beside them."""
-        dated = self.listing.by_day()
-        for number, day in reversed(list(enumerate(days, 1))):
-            name = day_files.filled(self.success_file, day)
-            if all(self.listing.has_beside(file, name) for file in dated[day]):
+        """Returns the days up to the newest that is whole by its files `success_file`; none without any."""
+        for number in range(len(days), max(0, len(days) - MOST_UNMARKED), -1):
+            if self._is_marked(days[number - 1]):
                 return days[:number]
         return []
+
+    def _is_marked(self, day: date) -> bool:
+        """Returns whether all files of a day have the file `success_file` beside them, of all hours."""
+        files, name = self.listing.by_day()[day], day_files.filled(self.success_file, day)
+        marks = [self.listing.mark_of(file, name) for file in files]
+        of_hours = any(day_files.hour_in(f"{mark}/") != day_files.NO_HOUR for mark in marks)
+        return all(marks) and (not of_hours or files[-1].hour == hours_of(day, self.zone)[-1])
 
     def _newest_first(self) -> list[str]:
         return [path for _, path in reversed(self.listing.in_order())]

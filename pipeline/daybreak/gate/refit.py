@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from daybreak.contract import clock
+from daybreak.contract import clock, records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import JobError, NothingToDo, NotYet, ParamsError, sentence
 from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import (
     Approval,
+    Bill,
     Dataset,
     Evaluation,
     Night,
@@ -42,6 +43,7 @@ from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.jobs import launcher
+from daybreak.jobs.cost_tracker import JOBS, spent_usd
 from daybreak.registry import approval as approvals
 from daybreak.registry.register import register_refit
 from daybreak.registry.weights import MODEL, load_model
@@ -116,6 +118,8 @@ def refit(
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, a version that was proven is there to serve
         log.warning("version %d serves as it was judged: %s", version.number, sentence(error))
+        if usd := spent_usd(JOBS, night=night.id):
+            records.write(Bill(usd=usd), home.records)
         return Refit(judged=version.number, why_not=sentence(error))
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import NothingToDo
-from daybreak.contract.formats import counted
+from daybreak.contract.formats import counted, one_line
 from daybreak.contract.record_types import Events, Night, ServedDays
 from daybreak.contract.sections import WatchParams
 from daybreak.gate import served_notices
@@ -51,7 +51,7 @@ def trigger(home: Home, params: WatchParams) -> str:
             f"the watch found the {left[0]}, and has started {counted(len(recent), 'night')} in 30 days, as "
             f"many as watch.retrain_per_month allows; raise it, or start one: daybreak night"
         )
-    return f"{TRIGGER}{left[0]}: {findings[left[0]]}"[:MOST_TEXT]
+    return one_line(f"{TRIGGER}{left[0]}: {findings[left[0]]}")[:MOST_TEXT]
 
 
 def _findings(home: Home) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ that of whole days, and that of the samples.
 
 What is unlike on the first served day is computed otherwise in serving than in training, or has been another
 since before; what was as in training on a served day has drifted since. A day with too few requests is not
-compared, and a first day only by rows of the hours in which the version served.
+compared, and the day of a promotion or a rollback only by rows of the hours since.
 """
 
 import json
@@ -82,11 +82,14 @@ def _compared(home: Home, serving: Release, params: WatchSections, log: Log) -> 
         known = ServedDays(version=serving.version)
     newest = days.newest_over(table.zone, at=datetime.fromtimestamp(log.now(), UTC))
     before = known.days[-1].day if known.days else date.min
+    # Before, it met some users as a challenger, or served before a rollback.
+    since = datetime.fromtimestamp(ledger.releases(home)[0].time, ZoneInfo(table.zone))
+    looked = _Look(home=home, serving=serving, made=made, table=table, params=params, since=since)
+    kept = [one for one in kept if date.fromisoformat(one.day) >= since.date()]
     for one in kept[-NUM_DAYS:]:
         if before < date.fromisoformat(one.day) <= newest:
-            looked = _Look(home=home, serving=serving, made=made, table=table, params=params)
-            is_first = not known.days and one is kept[0]
-            known = replace(known, days=(*known.days, looked.at(one, log, known, is_first=is_first)))
+            found = looked.at(one, log, known, is_first=one is kept[0])
+            known = replace(known, days=(*known.days, found))
             records.write(known, home.var)
     return known.days[-1] if known.days else None
 
@@ -100,6 +103,7 @@ class _Look:
     made: Entry  # the night that promoted it
     table: Table
     params: WatchSections
+    since: datetime  # it serves all users, in the zone of the table
 
     def at(self, kept: KeptDay, log: Log, known: ServedDays, *, is_first: bool) -> ServedDay:
         """Returns what a served day is unlike, or why it was not compared."""
@@ -108,7 +112,7 @@ class _Look:
         if kept.num_requests < LEAST_REQUESTS:
             too_few = f"{counted(kept.num_requests, 'request')} are too few, {LEAST_REQUESTS} are compared"
             return replace(found, fault=f"{too_few}; raise serving.keep_rows")
-        begun = datetime.fromtimestamp(kept.since, ZoneInfo(self.table.zone))
+        begun = max(self.since, datetime.fromtimestamp(kept.since, ZoneInfo(self.table.zone)))
         served_for = days.ends(day, self.table.zone) - begun
         if is_first and served_for < timedelta(hours=LEAST_HOURS):
             hours = counted(round(served_for.total_seconds() / 3600), "hour")

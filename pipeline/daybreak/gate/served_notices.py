@@ -22,8 +22,8 @@ def in_words(served: ServedDay, version: int) -> str:
     """Returns what is to be said of a served day, and what to do about it."""
     about = f"served rows of {served.day} ({counted(served.num_requests, 'request')})"
     if not served.drift:
-        if served.fault:
-            return f"{about}: {served.fault}"
+        if served.fault or not served.compared:
+            return f"{about}: {served.fault or 'no column could be compared'}"
         return f"{about} are like the days that version {version} was made of"
     unlike = "; ".join(
         f"{one.words} ({one.statistic} {quantity(one.value)}, at most {quantity(one.limit)} expected)"

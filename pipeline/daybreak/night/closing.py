@@ -83,8 +83,10 @@ class _Failure:
 
 
 def _write_bill(home: Home, night: Night) -> None:
-    """Records the dollars of the jobs of a night whose training failed, since no other record has them."""
-    if records.find(Training, home.records) is None and (usd := spent_usd(JOBS, night=night.id)):
+    """Records the dollars of all jobs of a night where no other record has them, as those of a failed one."""
+    training = records.find(Training, home.records)
+    usd = spent_usd(JOBS, night=night.id)
+    if usd > (training.cost_usd if training else 0.0):
         records.write(Bill(usd=usd), home.records)
 
 

@@ -145,7 +145,7 @@ def _new(wanted: _Wanted) -> Night:
         raise ParamsError(needed)
     for plug in (overridden.source, overridden.workload, overridden.backend):
         plug.find()  # rather than fail an hour later
-    now, zone = datetime.now(UTC), cache(partial(_zone, wanted.home, overridden))
+    now, zone = datetime.now(UTC), cache(partial(zone_of, wanted.home, overridden))
     if wanted.day is None:
         due = _moment(wanted.due) if wanted.due else None
         wanted.day = days.newest_over(zone(), at=due) if due else _newest_day(overridden, zone, at=now)
@@ -397,7 +397,7 @@ def _newest_day(loaded: Params, zone: Callable[[], str], *, at: datetime) -> dat
     raise NothingToDo("the source has no day with data")
 
 
-def _zone(home: Home, loaded: Params) -> str:
+def zone_of(home: Home, loaded: Params) -> str:
     """Returns the zone of the table in which a day ends, as the night before has it.
 
     So only the first night waits until the workload is imported. `ingest` looks again, by tonight's table.

@@ -88,11 +88,9 @@ class Entry:
     @property
     def usd(self) -> float | None:
         """Returns the dollars of all jobs of the night, failed jobs among them; None without a job."""
-        if self.refit and self.refit.training:
-            return self.refit.training.cost_usd
-        if self.training:
-            return self.training.cost_usd
-        return self.bill.usd if self.bill else None
+        refitted = self.refit.training if self.refit else None
+        known = [job.cost_usd for job in (self.training, refitted) if job]
+        return max([*known, *([self.bill.usd] if self.bill else [])], default=None)
 
     @property
     def promoted(self) -> bool:

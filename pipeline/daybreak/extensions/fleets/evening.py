@@ -10,7 +10,7 @@ An open night without an offer is waited for, at most `PATIENCE_S`. A night that
 any more, since it was killed, is passed over until it calls again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -222,13 +222,15 @@ def _taken(
         for name, each in open_nights.items()
         if not each.get("share") and not each.get("refused") and now - each["seen_at"] < UNSEEN_S
     ]
-    spent_usd = sum(
-        taking["usd"]
+    takings = [
+        taking
         for other in entries.values()
         for taking in other["takings"]
         if now - taking["at"] < EVENING_S and _may_have_rented(Path(other["home"]), taking["night"])
-    )
-    budget_usd = _budget_usd(folders.values(), fleet, now=now)
+    ]
+    spent_usd = sum(taking["usd"] for taking in takings)
+    counted = {taking["night"] for taking in takings}
+    budget_usd = _budget_usd(folders.values(), fleet, now=now, without=counted)
     left_usd = None if budget_usd is None else budget_usd - spent_usd
     division = divide(waiting, machines=fleet.machines, budget_usd=left_usd, running=running)
     late = [name for name in _expected(folders, entries, now=now) if name != model]
@@ -253,12 +255,17 @@ def _taken(
     return share, now - entry["offered_at"]
 
 
-def _budget_usd(folders: Iterable[Path], fleet: "Fleet", *, now: float) -> float | None:
-    """Returns what an evening may cost, by its own budget and that of the month; None without a limit."""
+def _budget_usd(
+    folders: Iterable[Path], fleet: "Fleet", *, now: float, without: Container[str]
+) -> float | None:
+    """Returns what an evening may cost, by its own budget and that of the month; None without a limit.
+
+    Nights in `without` are of this evening, whose dollars are counted by what they took.
+    """
     limits = [] if fleet.budget_usd is None else [fleet.budget_usd]
     if fleet.usd_per_month is not None:
         homes_of_fleet, at = [Home(folder) for folder in folders], datetime.fromtimestamp(now, UTC)
-        month = month_budget(homes_of_fleet, usd=fleet.usd_per_month, at=at, zone="UTC")
+        month = month_budget(homes_of_fleet, usd=fleet.usd_per_month, at=at, zone="UTC", without=without)
         limits.append(month.left_usd / month.num_nights)
     return min(limits, default=None)
 
