@@ -59,13 +59,10 @@ def _a_day(started: Sequence[date], today: date) -> float:
 
 
 def _since(home: Home, moment: datetime) -> Iterator[Entry]:
-    """Yields the nights of the ledger that were opened since a moment, newest first, each once."""
-    commits, seen = [one for one in ledger.commits(home) if not one.rollback], set()
+    """Yields the nights of the ledger that were opened since a moment, newest first."""
+    commits = [one for one in ledger.commits(home) if not one.rollback]  # which has the night of its version
     for first in range(0, len(commits), CHUNK):
         entries = ledger.entries_of(home, commits[first : first + CHUNK])
-        for entry in entries:
-            if entry.night.started_at >= moment and entry.night.id not in seen:
-                seen.add(entry.night.id)  # one that went on after others has two entries
-                yield entry
-        if entries and min(entry.night.started_at for entry in entries) < moment:
+        yield from (entry for entry in entries if entry.night.started_at >= moment)
+        if min(entry.night.started_at for entry in entries) < moment:
             return
