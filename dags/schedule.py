@@ -34,20 +34,23 @@ def of_nights(home: Path) -> Schedule:
         night = (values or {}).get("night") or {}
         cron, zone = night.get("schedule", SCHEDULE), night.get("time_zone", TIME_ZONE)
         hours = float(night.get("decide_hours", DECIDE_HOURS))
-        assets = tuple(night.get("assets") or ())
+        assets = night.get("assets") or []
+        if not isinstance(assets, list) or not all(isinstance(uri, str) for uri in assets):
+            raise ValueError(f"night.assets is {assets!r}, not a list of URIs")
         if not croniter.is_valid(cron):
             raise ValueError(f"night.schedule is {cron!r}, not a cron expression")
         ZoneInfo(zone)
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not say when nights run: {error}") from None
-    return Schedule(cron, zone, assets, hours)
+    return Schedule(cron, zone, tuple(assets), hours)
 
 
 def day_of(events: Mapping[Any, Collection[Any]]) -> str:
-    """Returns the day of the newest update of each asset, `extra: {"day": "2025-01-31"}`; "" where none says.
+    """Returns the newest day that all assets have, `extra: {"day": "2025-01-31"}`; "" where none says one.
 
-    Of several days it is the oldest, which all assets have. Raises ValueError for what is no day.
+    Raises ValueError for what is no day.
     """
-    newest = (max(of_asset, key=lambda event: event.timestamp) for of_asset in events.values() if of_asset)
-    days = [date.fromisoformat(event.extra["day"]) for event in newest if "day" in (event.extra or {})]
-    return str(min(days, default=""))
+    extras = ([event.extra or {} for event in of_asset] for of_asset in events.values())
+    days = ([date.fromisoformat(extra["day"]) for extra in each if "day" in extra] for each in extras)
+    newest = [max(of_asset) for of_asset in days if of_asset]
+    return str(min(newest, default=""))

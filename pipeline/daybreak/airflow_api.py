@@ -46,15 +46,23 @@ def _token(url: str, settings: dict[str, str]) -> str:
     return str(_ask(f"{url}/auth/token", login)["access_token"])
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect, which would take the token along."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Has the redirect fail as an HTTP error."""
+
+
 def _ask(
     url: str, body: object = None, *, method: str = "", headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     given = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(url, data, given, method=method or None)
+    opener = urllib.request.build_opener(_NoRedirect)
     for left in reversed(range(TRIES)):
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+            with opener.open(request, timeout=TIMEOUT_S) as reply:
                 answered: dict[str, Any] = json.loads(reply.read())
             break
         except OSError as error:

@@ -41,6 +41,23 @@ DESCRIBE = """
             ended.append(runs)
         (home / "params.yaml").unlink()
         return ended
+    def of_assets():
+        from types import SimpleNamespace
+        import schedule
+        def updates(*days):
+            return [SimpleNamespace(extra={"day": day} if day else None) for day in days]
+        sales, returns = updates("2025-01-31", "2025-01-01"), updates("2025-01-30", None)
+        both = schedule.day_of({"sales": sales, "returns": returns})
+        return [both, schedule.day_of({"sales": updates(None)}), schedule.day_of({})]
+    def wrong(home):
+        import schedule
+        (home / "params.yaml").write_text("night: {assets: s3://shop/sales}")
+        try:
+            schedule.of_nights(home)
+        except ValueError as error:
+            return str(error)
+        finally:
+            (home / "params.yaml").unlink()
     from airflow.dag_processing.dagbag import DagBag
     from airflow.providers.standard.operators.bash import BashOperator
     from airflow.sdk import BaseSensorOperator
@@ -64,6 +81,8 @@ DESCRIBE = """
         "runs": [dag.max_active_runs, dag.catchup],
         "not_missed": importlib.import_module("retrain").NOT_MISSED,
         "schedule": starts(home=Path(os.environ["DAYBREAK_HOME"])),
+        "of_assets": of_assets(),
+        "wrong_assets": wrong(home=Path(os.environ["DAYBREAK_HOME"])),
     }))
 """
 
@@ -164,6 +183,13 @@ def test_one_night_at_a_time_and_none_made_up_for(described: Any) -> None:
         "accepted_day",
         "reason",
     ]
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_the_day_of_a_night_by_assets_is_the_newest_that_all_have(described: Any) -> None:
+    assert described["of_assets"] == ["2025-01-30", "", ""]
+    assert "night.assets is 's3://shop/sales', not a list of URIs" in described["wrong_assets"]
 
 
 @pytest.mark.airflow

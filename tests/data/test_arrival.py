@@ -1,17 +1,20 @@
 """A night waits for its day while training can still be done in time, and takes no day that is not whole."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import fsspec
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
+from fsspec.implementations.local import LocalFileSystem
 
 from daybreak.contract import clock, records
-from daybreak.contract.errors import NothingToDo, NotYet, ParamsError
+from daybreak.contract.errors import NothingToDo, NotYet, ParamsError, SourceUnreachable
 from daybreak.contract.record_parts import JobForecast, Placement, PlanReasons, Rental
 from daybreak.contract.record_types import Batch, Night, Plan
 from daybreak.contract.sections import IngestParams
@@ -102,6 +105,53 @@ def test_a_day_that_newer_ones_have_overtaken_is_not_waited_for(morning: Morning
     morning.deliver(nth(5))
     with pytest.raises(NothingToDo, match="no data for 2025-03-05"):
         morning.look()
+
+
+def test_a_source_that_does_not_answer_is_asked_again_while_the_night_waits(morning: Morning) -> None:
+    class Away(Files):
+        def days(self) -> list[date]:
+            raise SourceUnreachable("the bucket does not answer")
+
+    away = Away(morning.url)
+    with pytest.raises(NotYet, match=r"the bucket does not answer; the night waits until 2025-03-06 09:00"):
+        morning.look(source=away)
+    with pytest.raises(SourceUnreachable):
+        morning.look(at=6, source=away)
+    morning.params = {}
+    with pytest.raises(SourceUnreachable):
+        morning.look(source=away)
+
+
+def test_an_empty_landing_folder_is_waited_for(morning: Morning) -> None:
+    shutil.rmtree(morning.sales)
+    morning.sales.mkdir()
+    with pytest.raises(NotYet, match="matches no file"):
+        morning.look()
+    morning.deliver(TONIGHT)
+    assert morning.look(at=2).waited_hours == 2
+    assert morning.look(at=5).waited_hours == 2  # the same, however often it is called
+
+
+class CachingFiles(LocalFileSystem):
+    """A file system that keeps listings for as long as it lives, as that of S3 does."""
+
+    protocol = "caching"
+    listings: ClassVar[dict[str, Any]] = {}
+
+    def glob(self, path: str, **given: Any) -> Any:
+        return self.listings.setdefault(path, super().glob(path, **given))
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.listings.clear()
+
+
+def test_a_file_system_that_keeps_listings_is_listed_anew_at_each_look(morning: Morning) -> None:
+    fsspec.register_implementation("caching", CachingFiles, clobber=True)
+    morning.url = f"caching://{morning.sales}/{{day}}.parquet"
+    with pytest.raises(NotYet):
+        morning.look()
+    morning.deliver(TONIGHT)
+    assert morning.look(at=1).day == TONIGHT
 
 
 def test_a_day_without_rows_is_waited_for_like_one_without_a_file(morning: Morning) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from daybreak.contract import params, records
+from daybreak.contract import clock, params, records
 from daybreak.contract.record_types import ServedDays, Watch
 from daybreak.gate import served_notices, watch
 from daybreak.report import publisher
@@ -31,6 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.e
 
 USE = "tests.workloads.payments:PastPayments"
 NUM = 130  # requests of a day
+PROMOTED_DAYS_AGO = 5
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,8 @@ def home_of_weeks(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -
     (made / "params.yaml").write_text(PARAMS)
     with pytest.MonkeyPatch.context() as patch:
         live_in(made, patch)
+        booted_at = time.time() - clock.since_boot()
+        patch.setattr(clock, "_CLOCK", clock.Clock(_booted_at=booted_at - PROMOTED_DAYS_AGO * 86_400))
         add_version(made, 1, alter=trained(USE, seed=1, num_days=16))
     return made
 
@@ -133,6 +137,13 @@ def test_a_column_that_comes_to_be_missing_has_drifted_since_the_day_before(rout
     assert seen.served
     assert {one.column: one.since for one in seen.served.drift} == {"country nulls": first.day}
     assert re.search(r"country is missing in 100 % of the rows, not \d+\.?\d* %", seen.reason)
+
+
+def test_a_day_before_the_promotion_is_not_compared(router: Running) -> None:
+    """As of a challenger that some users met, or of a version that served before a rollback."""
+    serve(router, date(2025, 1, 12), amount=lambda row: 1000 * row["amount"])
+    pass_days(router.log, PROMOTED_DAYS_AGO + 1)
+    assert watched().served is None
 
 
 def test_few_requests_are_said_to_be_too_few(router: Running) -> None:

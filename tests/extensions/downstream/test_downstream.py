@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,8 @@ def test_the_signature_can_be_checked_without_daybreak(home: Home, receiver: Rec
 
 def test_a_busy_receiver_is_asked_again(home: Home, receiver: Receiver) -> None:
     receiver.statuses = [503, 429]
-    commit = close(1, after="", release=release_of(1))
-    assert champion.tell(home, commit)
+    close(1, after="", release=release_of(1))
+    assert champion.tell(home)
     assert len(receiver.arrived) == 1
 
 
@@ -117,17 +118,28 @@ def test_one_that_is_away_keeps_its_address_to_itself(
     home: Home, receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK", "http://127.0.0.1:9/?key=hidden")
-    commit = close(1, after="", release=release_of(1))
-    assert not champion.tell(home, commit)
+    close(1, after="", release=release_of(1))
+    assert not champion.tell(home)
     assert "webhook 1 has not heard that version 1 serves: it did not answer (ConnectionError)" in caplog.text
     assert "hidden" not in caplog.text
     monkeypatch.setenv("HOOK", f"http://{receiver.address}/")
-    assert champion.tell(home, commit)
+    assert champion.tell(home)
+
+
+def test_two_processes_that_tell_at_once_tell_once(home: Home, receiver: Receiver) -> None:
+    close(1, after="", release=release_of(1))
+    forked = get_context("fork")
+    both = [forked.Process(target=champion.tell, args=(home,)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert ([one.exitcode for one in both], len(receiver.arrived)) == ([0, 0], 1)
 
 
 def test_before_the_first_version_there_is_nothing_to_tell(home: Home, receiver: Receiver) -> None:
-    commit = close(1, after="")
-    assert champion.tell(home, commit)
+    close(1, after="")
+    assert champion.tell(home)
     assert receiver.arrived == []
 
 
@@ -137,6 +149,9 @@ def test_what_is_not_set_is_said(home: Home, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("HOOK_SECRET", SECRET)
     with pytest.raises(ParamsError, match=r"names \$HOOK, which is not set"):
         webhook.post("$HOOK", "$HOOK_SECRET", {})
+    monkeypatch.delenv("HOOK_SECRET")
+    found = {text: ok for _, ok, text in airflow_assets.checks(home, home.params)}
+    assert not found["notify.webhook_secret names $HOOK_SECRET, which is not set; set it"]
     (home.folder / "params.yaml").write_text(f"{PARAMS}notify: {{webhooks: [$HOOK]}}\n")
     with pytest.raises(ParamsError, match="name the variable of their secret in webhook_secret"):
         params.load(home.folder)

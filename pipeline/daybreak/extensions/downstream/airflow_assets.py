@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak import airflow_api, airflow_health
 from daybreak.contract.errors import PipelineError
+from daybreak.extensions.downstream import webhook
 from daybreak.extensions.downstream.settings import DownstreamParams
 from daybreak.storage.home import Home
 
@@ -30,13 +31,16 @@ def uri_of(model: str) -> str:
     return f"daybreak://{urllib.parse.quote(model, safe='')}/champion"
 
 
-def update(home: Home, params: DownstreamParams, event: dict[str, Any]) -> None:
-    """Updates the asset, unless a task does or there is no Airflow; PipelineError where that fails."""
+def update(home: Home, params: DownstreamParams, event: dict[str, Any]) -> bool:
+    """Updates the asset, unless a task does; returns False where there is no Airflow.
+
+    Raises PipelineError where Airflow does not take it.
+    """
     if os.environ.get("AIRFLOW_CTX_TASK_ID") in BY_OUTLET:
-        return
+        return True
     airflow = _airflow(home, params)
     if airflow is None:
-        return
+        return False
     uri = uri_of(event["model"])
     try:
         path = f"/api/v2/assets?uri_pattern={urllib.parse.quote(uri, safe='')}"
@@ -45,6 +49,7 @@ def update(home: Home, params: DownstreamParams, event: dict[str, Any]) -> None:
                 airflow.ask("/api/v2/assets/events", {"asset_id": asset["id"], "extra": event})
     except (OSError, ValueError, KeyError) as error:
         raise PipelineError(f"Airflow at {airflow.url} did not take it: {error}") from None
+    return True
 
 
 def _airflow(home: Home, params: DownstreamParams) -> airflow_api.Airflow | None:
@@ -55,8 +60,12 @@ def _airflow(home: Home, params: DownstreamParams) -> airflow_api.Airflow | None
 
 
 def checks(home: Home, params: "Params") -> Iterator[tuple[str, bool, str]]:
-    """Yields whether an asset follows a release of a terminal, for `daybreak check`."""
-    url, what = params.section(DownstreamParams).airflow_url, "downstream"
+    """Yields whether webhooks and an asset follow each release, for `daybreak check`."""
+    given, what = params.section(DownstreamParams), "downstream"
+    url = given.airflow_url
+    for number, webhook_url in enumerate(given.webhooks, start=1):
+        fault = webhook.unset(webhook_url, given.webhook_secret)
+        yield what, not fault, fault or f"webhook {number} hears of each release"
     if url and not os.environ.get(TOKEN):
         text = f"${TOKEN} is not set, so that no asset of {url} follows a release of a terminal; set it"
         yield what, False, text

@@ -16,11 +16,11 @@ from daybreak.extensions.downstream import airflow_assets, webhook
 from daybreak.extensions.downstream.settings import DownstreamParams
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
-from daybreak.storage.journal import Journal
+from daybreak.storage.journal import Journal, alone
 
 log = logging.getLogger(__name__)
 
-Way = tuple[str, Callable[[], None]]
+Way = tuple[str, Callable[[], bool]]  # who hears, and how; False: nobody is there to hear
 TOLD = Path("var/downstream.json")
 
 
@@ -50,28 +50,28 @@ def describe(home: Home) -> dict[str, Any] | None:
     }
 
 
-def tell(home: Home, commit: str) -> bool:
-    """Tells all those downstream that have not heard of the champion; returns whether all have by now.
-
-    `commit` is the newest of the ledger, which need not have changed the champion.
-    """
-    params = home.last_params(home.folder).section(DownstreamParams)
+def tell(home: Home) -> bool:
+    """Tells all those downstream that have not heard of the champion; returns whether all have by now."""
     event = describe(home)
     if event is None:
         return True
-    journal = Journal(home.folder / TOLD, empty={})
-    told: dict[str, str] = journal.read()
-    ways = dict(_ways(home, params, event))
-    for name, (who, way) in ways.items():
-        if told.get(name) != event["ledger"]:
+    params, path = home.last_params(home.folder).section(DownstreamParams), home.folder / TOLD
+    has_failed = False
+    with alone(path.with_suffix(".lock")):
+        journal = Journal(path, empty={})
+        told: dict[str, str] = journal.read()
+        for name, (who, way) in _ways(home, params, event):
+            if told.get(name) == event["ledger"]:
+                continue
             try:
-                way()
-                told[name] = event["ledger"]
+                if way():
+                    told[name] = event["ledger"]
+                    journal.write(told)
             except Exception as error:  # noqa: BLE001 - whatever a server says, the version serves
+                has_failed = True
                 serves = f"version {event['version']} serves"
                 log.warning("%s has not heard that %s: %s", who, serves, sentence(error))
-    journal.write({name: told[name] for name in ways if name in told})
-    return all(told.get(name) == event["ledger"] for name in ways)
+    return not has_failed
 
 
 def _ways(home: Home, params: DownstreamParams, event: dict[str, Any]) -> Iterator[tuple[str, Way]]:

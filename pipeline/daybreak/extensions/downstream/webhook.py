@@ -21,17 +21,26 @@ TIMEOUT_S = 10.0
 TRIES = 3
 
 
-def post(url: str, secret: str, event: dict[str, Any]) -> None:
+def unset(url: str, secret: str) -> str:
+    """Returns in words which variable is needed and not set; "" where none is.
+
+    >>> unset("https://shop.example/$NO_SUCH_KEY", "$HOME")
+    'a URL of notify.webhooks names $NO_SUCH_KEY, which is not set; set it'
+    """
+    if not os.environ.get(secret.removeprefix("$")):
+        return f"notify.webhook_secret names {secret}, which is not set; set it"
+    missing = next((name for name in re.findall(r"\$\{?(\w+)", url) if name not in os.environ), "")
+    return f"a URL of notify.webhooks names ${missing}, which is not set; set it" if missing else ""
+
+
+def post(url: str, secret: str, event: dict[str, Any]) -> bool:
     """Posts an event as JSON, up to three times; PipelineError says why it did not arrive."""
     import requests
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-    key = os.environ.get(secret.removeprefix("$"), "")
-    if not key:
-        raise ParamsError(f"notify.webhook_secret names {secret}, which is not set; set it")
-    address = os.path.expandvars(url)
-    if missing := re.findall(r"\$\{?(\w+)", address):
-        raise ParamsError(f"a URL of notify.webhooks names ${missing[0]}, which is not set; set it")
+    if fault := unset(url, secret):
+        raise ParamsError(fault)
+    address, key = os.path.expandvars(url), os.environ[secret.removeprefix("$")]
     body = json.dumps(event, sort_keys=True).encode()
     again = Retrying(
         stop=stop_after_attempt(TRIES),
@@ -43,6 +52,7 @@ def post(url: str, secret: str, event: dict[str, Any]) -> None:
         again(_post, address, body, key.encode())
     except requests.RequestException as error:  # its words would name the URL, which may be a secret
         raise PipelineError(f"it did not answer ({type(error).__name__})") from None
+    return True
 
 
 def signature(body: bytes, key: bytes, *, at: int) -> str:
