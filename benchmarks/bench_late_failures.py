@@ -23,6 +23,7 @@ from daybreak.contract.sections import GateParams
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test.guardrails import GuardrailLimits, frequent_users, guardrails
 from daybreak.extensions.live_test.live_test import observed, pace
+from daybreak.extensions.live_test.looks import Looks
 from daybreak.extensions.live_test.observations import ObservationLog
 from daybreak.extensions.live_test.ramp import step
 from daybreak.extensions.live_test.readout import Design, find
@@ -34,7 +35,6 @@ from daybreak.storage.exposures import Exposure
 
 HOURS = 12  # of a test
 NUM_USERS, VISITS = 40_000, 2.0  # in these hours, a user
-NUM_TAKERS = 10_000  # users where takes are scored, which takes longer
 TAKES = 0.5  # of the champion's visits end in one
 NUM_PROGRAMS, PROGRAM_VISITS = 10, 2_500
 ITEMS = tuple(f"i{number}" for number in range(20))
@@ -55,6 +55,7 @@ DESIGN = Design(
         margin=GATE.margin or frame.MARGIN,
     ),
     window_s=LIMITS.outcome_hours * HOUR_S,
+    looks=Looks(began=0.0, ends=HOURS * HOUR_S),
 )
 
 
@@ -164,7 +165,7 @@ def hours_until_stopped(failure: Failure, *, seed: int) -> End:
         while visit.time > looked_at + LOOK_S:
             looked_at += LOOK_S
             seen = observed(shown, LIMITS)
-            num_frequent = len(seen.frequent)
+            num_frequent = len({one.exposures[0].unit for one in seen.frequent})
             if broken := [check.name for check in _checks(failure, seen, now=looked_at) if not check.ok]:
                 return End(hours=looked_at / HOUR_S, by=broken[0])
             hours = (looked_at - changed_at) / HOUR_S
@@ -191,8 +192,7 @@ def _checks(failure: Failure, seen: ObservationLog, *, now: float) -> Sequence[C
 
 
 def _visits(failure: Failure, rng: np.random.Generator) -> Iterator[Visit]:
-    people = NUM_USERS if failure.takes is None else NUM_TAKERS
-    number = np.array([*rng.poisson(VISITS, people), *[PROGRAM_VISITS] * failure.programs])
+    number = np.array([*rng.poisson(VISITS, NUM_USERS), *[PROGRAM_VISITS] * failure.programs])
     users = np.repeat(np.arange(number.size), number)
     times = rng.uniform(0, HOURS * HOUR_S, users.size)
     order = np.argsort(times)
@@ -203,7 +203,7 @@ def _visits(failure: Failure, rng: np.random.Generator) -> Iterator[Visit]:
             user=f"{user:016x}",
             number=int(count[user]),
             device=user % 10,
-            is_program=user >= people,
+            is_program=user >= NUM_USERS,
         )
         count[user] += 1
 
