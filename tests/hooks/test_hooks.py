@@ -253,6 +253,16 @@ def test_a_night_in_the_ledger_is_shown_by_an_extension(hooked: Hooked, reposito
     assert (home.var / fake("releases:NOTES")).read_text().split() == [commit]
 
 
+def test_an_extension_tells_others_what_serves_at_each_look_at_the_ledger(
+    hooked: Hooked, repository: Path
+) -> None:
+    hooked(champion="releases:told")
+    home = Home(repository)
+    for _ in range(2):
+        publisher.publish_ledger(home)
+    assert (home.var / fake("releases:NOTES")).read_text().split() == ["told", "told"]
+
+
 def test_report_writes_the_board_of_an_extension(hooked: Hooked, tmp_path: Path) -> None:
     hooked(board="releases:board")
     [page] = commands._boards(Home(tmp_path), all=True)

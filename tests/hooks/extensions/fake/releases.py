@@ -53,3 +53,10 @@ def board(home: Home, *, all: bool) -> Path:
     page = home.folder / "board.txt"
     page.write_text(f"all: {all}")
     return page
+
+
+def told(home: Home) -> bool:
+    """Notes that it was called."""
+    with (home.var / NOTES).open("a") as notes:
+        notes.write("told\n")
+    return True
