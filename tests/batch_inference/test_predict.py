@@ -287,6 +287,16 @@ def test_a_table_without_a_column_is_refused_and_named(home: Path, tmp_path: Pat
         run()
 
 
+def test_a_table_of_integers_does_not_round_fractions(tmp_path: Path) -> None:
+    to = destinations.DatabaseTable(f"sqlite:///{tmp_path}/shop.db", table="predictions", day=DAY)
+    for kind in (pa.int64(), pa.float32()):
+        rows = pa.table({"prediction": pa.array([2], kind), "daybreak_day": [DAY]})
+        pq.write_table(rows, tmp_path / f"{kind}.parquet")
+    to.write([tmp_path / "int64.parquet"], {})
+    with pytest.raises(DataError, match="column prediction of table predictions has integers, which would"):
+        to.write([tmp_path / "float.parquet"], {})
+
+
 @pytest.mark.parametrize("drift", ["warn", "refuse"])
 def test_predictions_far_from_those_of_days_before_are_told_or_refused(
     home: Path, tmp_path: Path, drift: str, caplog: pytest.LogCaptureFixture
@@ -408,6 +418,37 @@ def test_lines_of_a_unit_go_out_of_a_csv_and_others_stay_byte_by_byte(tmp_path: 
     assert to.erase("account", {"00123"}, dry_run=False) == 0
     (tmp_path / "found.csv").write_bytes(b"\xef\xbb\xbf" + before)  # as a spreadsheet saves it
     assert to.erase("zip", {"00123"}, dry_run=True) == 7
+
+
+def test_each_place_is_erased_from_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Home(tmp_path)
+    here.var.mkdir()
+    monkeypatch.setenv("SHOP_URL", f"sqlite:///{tmp_path}/shop.db")
+    monkeypatch.setenv("OUT", "out/{day}")
+    for back in range(3):
+        for to in ("$SHOP_URL", f"sqlite:///{tmp_path}/shop.db", "all.csv", "${OUT}"):
+            destinations.note(here, to, day=DAY - timedelta(days=back), table="predictions")
+    assert [name for name, _ in destinations.noted(here)] == ["$SHOP_URL", "all.csv", *["${OUT}"] * 3]
+    monkeypatch.delenv("SHOP_URL")
+    with pytest.raises(ParamsError, match=r"\$SHOP_URL names no place while \$SHOP_URL is not set"):
+        list(destinations.noted(here))
+
+
+@pytest.mark.parametrize("theirs", ["part-00000-5c4e-c000.snappy.parquet", "_SUCCESS"])
+def test_a_folder_of_another_writer_is_refused_and_left_as_it_is(tmp_path: Path, theirs: str) -> None:
+    pq.write_table(pa.table({"unit": ["a"]}), tmp_path / "part-00000.parquet")
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / theirs).touch()
+    with pytest.raises(ParamsError, match=f"spark has files of another writer, such as {theirs}; name a fo"):
+        destinations.ParquetFolder(str(tmp_path / "spark")).write([tmp_path / "part-00000.parquet"], {})
+    assert [path.name for path in (tmp_path / "spark").iterdir()] == [theirs]
+
+
+def test_a_file_that_cannot_hold_predictions_is_named_without_its_password(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"parts": [[1.0, 2.0]]}), tmp_path / "part-00000.parquet")
+    with pytest.raises(ParamsError, match="cannot hold these predictions") as failure:
+        destinations.OneFile("ftp://me:secret@host/all.csv").write([tmp_path / "part-00000.parquet"], {})
+    assert "secret" not in str(failure.value)
 
 
 def test_rows_of_a_unit_go_out_of_a_folder_and_its_count_follows(tmp_path: Path) -> None:

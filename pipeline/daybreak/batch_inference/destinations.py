@@ -9,9 +9,10 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -33,7 +34,10 @@ WRITTEN = Path("var/predictions.jsonl")  # in the home: where predictions were w
 SUCCESS = "_SUCCESS"
 DAY, VERSION, NIGHT = "daybreak_day", "daybreak_version", "daybreak_night"  # columns beside each prediction
 FORMS = (".parquet", ".csv")  # of a destination that is one file
+VERBATIM: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
 NUM_ROWS = 10_000  # inserted at once
+PART = re.compile(r"/part-\d{5,}\.parquet$")
+VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars has it
 
 
 class Destination(Protocol):
@@ -46,11 +50,24 @@ class Destination(Protocol):
         """Removes the rows of some units, named in a column, and returns the number of rows."""
 
 
+def url_of(to: str, *, day: date) -> str:
+    """Returns a destination with variables of the environment and the day; ParamsError if one is not set.
+
+    A variable that is left as it stands would be the name of a folder in the home.
+    """
+    for name in VARIABLE.findall(to):
+        if not os.environ.get(name.strip("{}")):
+            raise ParamsError(
+                f"{without_password(to)} names no place while ${name} is not set; set it in the environment"
+            )
+    return os.path.expandvars(to).replace("{day}", str(day))
+
+
 def destination_of(home: Home, to: str, *, day: date, table: str) -> Destination:
     """Returns what a URL names; ParamsError where that cannot be used."""
     import fsspec
 
-    url = os.path.expandvars(to.replace("{day}", str(day)))
+    url = url_of(to, day=day)
     scheme = url.partition("://")[0].partition("+")[0]
     if "://" in url and scheme not in fsspec.available_protocols():
         return DatabaseTable(url, table=table, day=day)
@@ -75,11 +92,18 @@ def note(home: Home, to: str, *, day: date, table: str) -> None:
 
 
 def noted(home: Home) -> Iterator[tuple[str, Destination]]:
-    """Yields each place that predictions were written to, and its name for a person."""
+    """Yields each place that predictions were written to once, and its name for a person.
+
+    Raises ParamsError where a place is not known, since a variable of the environment is not set.
+    """
+    places = set()
     for line in jsonl.whole(home.folder / WRITTEN):
-        day = date.fromisoformat(line["day"])
-        name = without_password(line["to"].replace("{day}", line["day"]))
-        yield name, destination_of(home, line["to"], day=day, table=line["table"])
+        to, table, day = line["to"], line["table"], date.fromisoformat(line["day"])
+        place = url_of(to, day=day), table
+        if place not in places:
+            places.add(place)
+            name = without_password(to.replace("{day}", str(day)))
+            yield name, destination_of(home, to, day=day, table=table)
 
 
 class ParquetFolder:
@@ -89,8 +113,12 @@ class ParquetFolder:
         self._url = url
 
     def write(self, files: Sequence[Path], facts: Mapping[str, Any]) -> None:
-        """Writes files and then `_SUCCESS`, which is removed before another run replaces them."""
+        """Writes files and then `_SUCCESS`, which is removed before another run replaces them.
+
+        Raises ParamsError where the folder has files that Daybreak did not write.
+        """
         with _at(self._url) as (there, root):
+            _expect_own(there, root)
             if there.exists(f"{root}/{SUCCESS}"):
                 there.rm_file(f"{root}/{SUCCESS}")
             for path in files:
@@ -139,7 +167,8 @@ class OneFile:
                 _join(files, path, as_csv=self._url.endswith(".csv"))
             except pa.ArrowInvalid as error:
                 raise ParamsError(
-                    f"{self._url} cannot hold these predictions: {error}; name a file of .parquet"
+                    f"{without_password(self._url)} cannot hold these predictions: {error}; name a file "
+                    f"of .parquet"
                 ) from None
             with _at(self._url) as (there, to):
                 _put(there, path, to)
@@ -149,16 +178,11 @@ class OneFile:
         with _at(self._url) as (there, to):
             if not there.exists(to):
                 return 0
-            if not to.endswith(".csv"):
-                return _erase_rows(there, to, column, units, dry_run=dry_run)
-            lines = list(_lines_of(there.cat_file(to)))
-            left = _lines_without(lines, column, units | {in_csv(unit) for unit in units})
-            if len(left) < len(lines) and not dry_run:
-                with tempfile.NamedTemporaryFile() as file:
-                    file.write("".join(left).encode(errors="surrogateescape"))
-                    file.flush()
-                    _put(there, Path(file.name), to)
-            return len(lines) - len(left)
+            if to.endswith(".csv"):
+                return _erase_records(
+                    there, to, column, units | {in_csv(unit) for unit in units}, dry_run=dry_run
+                )
+            return _erase_rows(there, to, column, units, dry_run=dry_run)
 
 
 class DatabaseTable:
@@ -188,6 +212,11 @@ class DatabaseTable:
                 raise DataError(
                     f"table {self._name} has no column {', '.join(missing)}; add it, or name another table "
                     f"by predict.table"
+                )
+            if rounded := [one.name for one in schema if _is_rounded(one.type, table.columns[one.name].type)]:
+                raise DataError(
+                    f"column {', '.join(rounded)} of table {self._name} has integers, which would round the "
+                    f"predictions; change its type, or name another table by predict.table"
                 )
             connection.execute(sa.delete(table).where(table.columns[DAY] == self._day))
             for path in files:
@@ -272,6 +301,14 @@ def _in_sql(kind: "pa.DataType") -> Any:
     return next((sort() for is_kind, sort in kinds if is_kind(kind)), sa.JSON())
 
 
+def _is_rounded(kind: "pa.DataType", in_table: Any) -> bool:
+    """Returns whether a database rounds fractions of a type in Arrow to a column's integers."""
+    import sqlalchemy as sa
+    from pyarrow import types
+
+    return bool(types.is_floating(kind)) and isinstance(in_table, sa.Integer)
+
+
 @contextmanager
 def _at(url: str) -> Iterator[tuple[Any, str]]:
     """Yields the file system of a URL and the path there; ParamsError or JobError says why it fails."""
@@ -308,8 +345,21 @@ def _put(there: Any, path: Path, to: str) -> None:
 
 
 def _parts(there: Any, root: str) -> list[str]:
-    """Returns the paths of the files of rows in a folder."""
-    return sorted(str(path) for path in there.glob(f"{root}/part-*.parquet"))
+    """Returns the paths of our files of rows in a folder; Spark has names that begin alike."""
+    return sorted(path for path in map(str, there.glob(f"{root}/part-*.parquet")) if PART.search(path))
+
+
+def _expect_own(there: Any, root: str) -> None:
+    """Raises ParamsError where a folder has files of another writer, whose readers would mix ours in."""
+    own, success = _parts(there, root), f"{root}/{SUCCESS}"
+    others = [path for path in map(str, there.glob(f"{root}/*.parquet")) if path not in own]
+    if there.exists(success) and b'"night"' not in there.cat_file(success):
+        others.append(success)
+    if others:
+        raise ParamsError(
+            f"{without_password(root)} has files of another writer, such as "
+            f"{others[0].rpartition('/')[2]}; name a folder of its own for predictions"
+        )
 
 
 def _erase_rows(there: Any, path: str, column: str, units: set[str], *, dry_run: bool) -> int:
@@ -363,10 +413,36 @@ def in_csv(text: str) -> str:
     return str(_without_formulas(pa.table({"text": [text]}))["text"][0].as_py())
 
 
-def _lines_of(content: bytes) -> Iterator[str]:
-    """Yields the records of a CSV file verbatim, so that the remaining records do not change."""
+def _erase_records(there: Any, path: str, column: str, units: set[str], *, dry_run: bool) -> int:
+    """Rewrites a CSV file without the records of `units`, and returns their number; others do not change."""
+    num = 0
+    with (
+        there.open(path, "rb") as file,
+        io.TextIOWrapper(file, **VERBATIM) as content,
+        tempfile.NamedTemporaryFile("w", **VERBATIM) as left,
+    ):
+        found = _records_of(content)
+        header = next(found, "")
+        names = _fields(header.removeprefix("\ufeff"))
+        if column not in names:
+            return 0
+        place = names.index(column)
+        left.write(header)
+        for record in found:
+            if units.isdisjoint(_fields(record)[place : place + 1]):
+                left.write(record)
+            else:
+                num += 1
+        if num and not dry_run:
+            left.flush()
+            _put(there, Path(left.name), path)
+    return num
+
+
+def _records_of(content: Iterable[str]) -> Iterator[str]:
+    """Yields the records of a CSV file verbatim."""
     record = ""
-    for line in io.StringIO(content.decode(errors="surrogateescape"), newline=""):
+    for line in content:
         record += line
         if record.count('"') % 2 == 0:  # else a line ends within quotes
             yield record
@@ -375,12 +451,5 @@ def _lines_of(content: bytes) -> Iterator[str]:
         yield record
 
 
-def _lines_without(lines: list[str], column: str, units: set[str]) -> list[str]:
-    """Returns the header and the records whose unit is not in `units`; all if the column is missing."""
-    fields = [next(csv.reader([one.removeprefix("\ufeff")]), []) for one in lines]
-    names = fields[0] if fields else []
-    if column not in names:
-        return lines
-    place = names.index(column)
-    rows = zip(lines[1:], fields[1:], strict=True)
-    return [lines[0], *(one for one, row in rows if units.isdisjoint(row[place : place + 1]))]
+def _fields(record: str) -> list[str]:
+    return next(csv.reader([record]), [])

@@ -18,8 +18,9 @@ import pytest
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from daybreak import cli, runner
+from daybreak.batch_inference import destinations
 from daybreak.contract import params, records
-from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.contract.errors import DataError, ParamsError, ReleaseError
 from daybreak.data.ingest import ingest
 from daybreak.data.partitions import part_of
 from daybreak.data.validator import QUARANTINE, REFUSED
@@ -208,7 +209,7 @@ def predict(home: Path, night: date, to: str) -> None:
 
 
 def test_an_account_goes_from_every_place_and_all_goes_on(
-    fraud: Path, capsys: pytest.CaptureFixture[str]
+    fraud: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unit, other = homes.units(fraud, "account", DAY)[:2]
     kept = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
@@ -244,6 +245,11 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert cli.main(["erase", "--unit", unit]) == 0
     assert "would erase: " in capsys.readouterr().out
     assert homes.standing(fraud) == standing
+    destinations.note(Home.here(), "$WAREHOUSE/{day}", day=DAY, table="predictions")
+    with pytest.raises(ParamsError, match=r"while \$WAREHOUSE is not set"):
+        erased(unit)
+    assert homes.places_of(unit, fraud) == before
+    monkeypatch.setenv("WAREHOUSE", str(fraud.parent / "warehouse"))
     lines = " ".join(erased(unit))
     assert "versions 1 in MLflow" in lines and "1 exposures" in lines and "predictions in" in lines
     assert "1 rows that the log of serving keeps" in lines

@@ -52,7 +52,7 @@ def erase(home: Home, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[s
     A dry run yields the same sentences, and changes nothing.
 
     Raises:
-        ParamsError: the workload's table names no unit.
+        ParamsError: the workload's table names no unit, or a place of predictions is not known.
         ReleaseError: a night is open, a release was interrupted, or a version is not what the ledger says.
         DataError: files that may have the rows are damaged.
     """
@@ -67,6 +67,7 @@ def erase(home: Home, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[s
         expect_ledger(home, loaded.register_)
         _expect_quiet(home)
         _expect_intact(home)
+        list(destinations.noted(home))  # each is known
         if not dry_run:
             _begin(home, unit)
         yield from _rows(home, unit, column, loaded, dry_run=dry_run)
