@@ -253,7 +253,9 @@ def _close_unopened(home: Home) -> None:
     publisher.publish_failure(home, "open")
     try:
         run(home, "predict")
-    except (PipelineError, NothingToDo) as error:
+    except NothingToDo as reason:
+        log.info("%s", reason)
+    except PipelineError as error:
         log.error("nothing is predicted: %s", sentence(error))
     try:
         run(home, "close")

@@ -27,7 +27,7 @@ from daybreak.contract.errors import DataError, JobError, NothingToDo, NotYet, P
 from daybreak.contract.record_types import Night, Predictions, Verdict
 from daybreak.data.partitions import part_of
 from daybreak.serving.version_process import VersionProcess
-from daybreak.storage import ledger
+from daybreak.storage import ledger, ledger_notes
 from daybreak.storage.home import Home
 from tests.minimal_records import promotion
 from tests.postgres import postgresql
@@ -127,6 +127,7 @@ def test_after_a_kill_whole_files_are_not_scored_again_and_the_rows_are_the_same
     assert records.find(Predictions, Path(records.RUN)) is None
     again = run()
     assert (again.num_kept, again.digest) == (2, whole.digest)
+    assert again.whole_s == 3 * again.elapsed_s  # which the next night leaves time for
     assert written(tmp_path / "out" / NIGHT).equals(written(tmp_path / "first" / NIGHT))
 
 
@@ -185,6 +186,30 @@ def test_another_run_replaces_the_files_of_the_day_and_none_is_left(home: Path, 
     out = tmp_path / "out" / NIGHT
     assert len(list(out.glob("*.parquet"))) == 2
     assert written(out)["ts"].to_pylist() == rows_of(DAY)["ts"].to_pylist()
+
+
+def test_a_night_of_an_older_day_leaves_the_predictions_of_a_newer_one(home: Path, tmp_path: Path) -> None:
+    given(to=str(tmp_path / "all.csv"))
+    newer = Predictions(
+        night=NIGHT,
+        day=DAY + timedelta(days=1),
+        version=1,
+        to=str(tmp_path / "all.csv"),
+        of="rows",
+        num_rows=1,
+        digest="d",
+        elapsed_s=1,
+        written_at=datetime.now(UTC),
+    )
+    ledger_notes.add(Home.here(), "predictions of a later night", versions=(), predictions=newer)
+    with pytest.raises(
+        NothingToDo, match=r"all.csv has predictions of 2025-01-12, which those of 2025-01-11"
+    ):
+        run()
+    given(to="")
+    with pytest.raises(NothingToDo, match=r"predict.to is empty"):
+        run()
+    assert list(tmp_path.glob("all*")) == []
 
 
 def test_a_bucket_and_one_file_take_predictions_too_by_a_version_that_a_person_names(

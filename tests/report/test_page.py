@@ -262,6 +262,9 @@ def test_a_night_that_failed_says_where_and_why(folder: Path) -> None:
 
 def test_a_night_without_new_data_says_so(folder: Path) -> None:
     lay(only(whole(), "champion"), folder)
+    (folder / records.RUN / "predict.skipped").write_text("predict.to is empty, so that nothing is predicted")
+    text = text_of(page(Home.here(), folder, []))
+    assert "Nothing new to judge" not in text and "predict" not in text  # no predictions were asked for
     (folder / records.RUN / "ingest.skipped").write_text("no new data for 2011-11-08")
     text = text_of(page(Home.here(), folder, []))
     assert "Nothing new to judge; version 11 stays." in text

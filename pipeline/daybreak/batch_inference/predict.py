@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import date, timedelta
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ def predict(
     day: date | None = None,
     ahead_of: str = "",
 ) -> Predictions | None:
-    """Returns the predictions that were written for the next day; None where none are asked for.
+    """Returns the predictions that were written for the next day; None where they are not the night's own.
 
     Args:
         home: whose nights these are.
@@ -69,7 +69,7 @@ def predict(
         ahead_of: the stage that the night still waits in, before whose end these are written.
 
     Raises:
-        NothingToDo: no version serves yet.
+        NothingToDo: none are asked for, no version serves yet, or the place has those of a later day.
         ParamsError: the place cannot be used.
         DataError: there are no rows to predict, or predictions are too far from those of days before.
         ReleaseError: the version cannot be loaded, or predicts neither rows nor lists.
@@ -77,8 +77,7 @@ def predict(
     """
     place = to or params.predict.to
     if not place:
-        log.info("predict.to is empty, so that nothing is predicted")
-        return None
+        raise NothingToDo("predict.to is empty, so that nothing is predicted")
     if (version or day) and not to:
         raise ParamsError("another version or day needs another place; name it by --to")
     if to:
@@ -99,6 +98,7 @@ def predict(
         done = records.find(Predictions, home.records)
         if done and _stands(done, call):
             return done
+        _expect_newest(call)
         scored = _score(call, home.tonight / WORK)
         predictions = replace(_write(call, scored), ahead_of=ahead_of)
         day_drift.keep(home, night.day, scored.sample)
@@ -132,6 +132,26 @@ def _stands(done: Predictions, call: _Call) -> bool:
     """Returns whether predictions that were written stay, though another version may serve since."""
     since = call.night.predict_from
     return done.version == call.version or (since is not None and clock.utc() >= since)
+
+
+def _expect_newest(call: _Call) -> None:
+    """Raises NothingToDo where the predictions would replace those of a later day.
+
+    Each day has its own rows of a table, and its own file or folder where the name has the day.
+    """
+    day, given = call.night.day, call.params.predict
+    destination = destinations.destination_of(call.home, call.place, day=day, table=given.table)
+    if isinstance(destination, destinations.DatabaseTable):
+        return
+    url = destinations.url_of(call.place, day=day)
+    if url != destinations.url_of(call.place, day=day + timedelta(days=1)):
+        return
+    for made in (entry.predictions for entry in ledger.history(call.home) if entry.predictions):
+        if made.day > day and made.to == without_password(call.place):
+            raise NothingToDo(
+                f"{made.to} has predictions of {made.day}, which those of {day} would replace; write "
+                f"each day to a place of its own, by {{day}} in predict.to"
+            )
 
 
 def _write(call: _Call, scored: "_Scored") -> Predictions:

@@ -373,6 +373,11 @@ class Predictions(Record):
         """Returns whether they were written after their deadline."""
         return self.until is not None and self.written_at > self.until
 
+    @property
+    def whole_s(self) -> float:
+        """Returns the seconds that the last call would have taken without files of calls before."""
+        return self.elapsed_s * self.num_files / max(1, self.num_files - self.num_kept)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Anchor(Record):

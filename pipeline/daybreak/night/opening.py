@@ -342,7 +342,7 @@ def _to_predict(home: Home, loaded: Params, now: datetime) -> tuple[datetime | N
         return None, None
     last = next((one.predictions for one in ledger.history(home, limit=NIGHTS_BACK) if one.predictions), None)
     given = timedelta(hours=loaded.predict.by_hours or loaded.night.decide_hours)
-    takes = timedelta(seconds=2 * (last.elapsed_s if last else UNKNOWN_S) + STARTING_S)
+    takes = timedelta(seconds=2 * (last.whole_s if last else UNKNOWN_S) + STARTING_S)
     return now + given, now + given - min(takes, given / 2)
 
 

@@ -71,6 +71,11 @@ class NightView:
             return None
         return None if approval.answer_to(verdict, entry.approval) else verdict.approve_until
 
+    @property
+    def nothing_to_judge(self) -> str:
+        """Returns why a stage before the verdict had nothing to do; "" where none said so."""
+        return next((text for stage, text in self.skips.items() if stage != "predict"), "")
+
 
 def view_of(folder: Path, history: Sequence[Entry] = ()) -> NightView:
     """Returns the night in a folder; raises DataError where it has no Night record, or a broken one."""
@@ -181,8 +186,7 @@ def headline(view: NightView) -> Headline:
             sentence=f"Stopped by {stop.by}; {stays}.",
             reason=stop.reason or "no reason given",
         )
-    if verdict is None and skips:
-        reason = next(iter(skips.values()))
+    if verdict is None and (reason := view.nothing_to_judge):
         return Headline(outcome="kept", sentence=f"Nothing new to judge; {stays}.", reason=reason)
     if verdict is None:
         done = [link.stage for link in chain(view) if link.state == "done"]
@@ -293,7 +297,7 @@ def chain(view: NightView) -> list[Link]:
             state = "done"
         if stage in errors or stage in skips:
             state = "failed" if stage in errors else "skipped"
-        if stage == "predict" and state == "not reached" and entry.night.predict_until is None:
+        if stage == "predict" and state in ("not reached", "skipped") and entry.night.predict_until is None:
             continue  # nothing is asked for
         # a refit that is not asked for leaves no record
         if stage == "refit" and state == "not reached" and (entry.release or "promote" in skips):

@@ -237,7 +237,7 @@ def _actions(view: NightView, *, places: Places) -> Iterator[Action]:
         again = f"daybreak night --night {night.id}"
         address = places.airflow_run or BY_HAND
         yield Action(name="Go on with the night", address=address, command=again, is_due=True)
-    elif verdict is None and not view.skips:
+    elif verdict is None and not view.nothing_to_judge:
         command = "daybreak status"
         yield Action(name="See how far it is", address=places.airflow_run or BY_HAND, command=command)
         if entry.stop is None:
