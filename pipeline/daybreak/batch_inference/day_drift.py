@@ -2,40 +2,50 @@
 
 The nearer of the day before and the same weekday counts, so that a Monday may differ from a Sunday. A sample
 has the predictions alone, without whose they are; the measures are those of columns (daybreak/data/drift.py).
-Of lists it has the items, whose shares are compared.
+Of lists it has the items, whose shares are compared. Two samples of equal days differ by chance, which the
+limit allows for: of lists of many items by more than `predict.max_drift` itself.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date, timedelta
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daybreak.contract.record_parts import Drift
 from daybreak.contract.table import AnyColumn, Category, Float
-from daybreak.data.drift import JENSEN_SHANNON, KOLMOGOROV_SMIRNOV, distance
+from daybreak.data.drift import JENSEN_SHANNON, KOLMOGOROV_SMIRNOV, by_chance, distance
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_ROWS = 100_000  # of a sample
+MOST_ROWS = 100_000  # of a sample, on average
+CHANCE = 0.001  # that a sample is farther from its day than is allowed for
 DAYS_BACK = 7  # of which the newest and the oldest are compared with: the same weekday, after a week
 SAMPLES = "predicted"  # folder in that of what is kept from night to night
 
 
-def sample_of(files: Sequence[Path], *, without: Collection[str]) -> "pa.Table":
-    """Returns every n-th row of the files of a day, without some columns."""
+def sample_of(files: Sequence[Path], *, without: Collection[str], whole: str = "") -> "pa.Table":
+    """Returns random rows of the files of a day, without some columns.
+
+    Rows of one value of the column `whole`, if it is named, are taken together, or none of them: the ranks of
+    a list are to be there as often as in all lists.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sizes = [pq.read_metadata(path).num_rows for path in files]
-    step, start, parts = max(1, ceil(sum(sizes) / MOST_ROWS)), 0, []
-    for path, size in zip(files, sizes, strict=True):
+    random, parts = np.random.default_rng(0), []
+    share = MOST_ROWS / max(1, sum(pq.read_metadata(path).num_rows for path in files))
+    for path in files:
         names = [name for name in pq.read_schema(path).names if name not in without]
-        parts.append(pq.read_table(path, columns=names).take(np.arange(-start % step, size, step)))
-        start += size
+        rows = pq.read_table(path, columns=[*names, whole] if whole else names)
+        if share < 1:
+            places = np.arange(len(rows))
+            if whole:
+                places = rows[whole].combine_chunks().dictionary_encode().indices.to_numpy()
+            rows = rows.filter(pa.array((random.random(len(rows)) < share)[places]))
+        parts.append(rows.select(names))
     return pa.concat_tables(parts)
 
 
@@ -62,8 +72,10 @@ def _distances(sample: "pa.Table", kept: Path, *, limit: float) -> Iterator[Drif
         if len(new) and len(old):
             column = _column(new)
             statistic = JENSEN_SHANNON if column.kind == "category" else KOLMOGOROV_SMIRNOV
-            value = distance(column, new, old)
-            yield Drift(column=name, statistic=statistic, value=value, limit=limit)
+            allowed = limit + sum(
+                by_chance(statistic, side, num=len(side), chance=CHANCE) for side in (new, old)
+            )
+            yield Drift(column=name, statistic=statistic, value=distance(column, new, old), limit=allowed)
 
 
 def keep(home: Home, day: date, sample: "pa.Table") -> None:

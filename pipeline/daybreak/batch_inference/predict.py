@@ -100,8 +100,8 @@ def predict(
             return done
         _expect_newest(call)
         scored = _score(call, home.tonight / WORK)
+        day_drift.keep(home, night.day, scored.sample)  # refused or not, so that a change is refused once
         predictions = replace(_write(call, scored), ahead_of=ahead_of)
-        day_drift.keep(home, night.day, scored.sample)
         _note(home, night, predictions)
         records.write(predictions, home.records)  # by the runner it would be after another call has begun
         shutil.rmtree(home.tonight / WORK)
@@ -240,7 +240,7 @@ def _score(call: _Call, work: Path) -> _Scored:
             asks = scorer.rows_asked(version, rows, files, size=given.rows_per_file, beside=beside)
         num_kept = version.score(files, asks)
         names = (*version.about["beside"], *beside)
-    sample = day_drift.sample_of(files, without=names)
+    sample = day_drift.sample_of(files, without=names, whole=names[0] if is_lists else "")
     return _Scored(files=files, of=of, sample=sample, num_kept=num_kept)
 
 
@@ -340,9 +340,13 @@ def _drift(home: Home, night: Night, given: PredictParams, sample: Any) -> tuple
     if given.drift == "off":
         return ()
     drift = day_drift.distances(home, night.day, sample, limit=given.max_drift)
-    if far := [f"{one.column} by {one.value:.2f}" for one in drift if one.value > one.limit]:
-        text = f"predictions are far from those of the days before ({given.max_drift:g} is allowed): "
-        text += ", ".join(far)
+    far = [
+        f"{one.column} by {one.value:.2f}, where {one.limit:.2f} is allowed"
+        for one in drift
+        if one.value > one.limit
+    ]
+    if far:
+        text = f"predictions are far from those of the days before: {'; '.join(far)}"
         if given.drift == "refuse":
             raise DataError(f"{text}; look at the rows, or write them with predict.drift: warn")
         log.warning("%s", text)

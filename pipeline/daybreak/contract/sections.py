@@ -544,7 +544,8 @@ class PredictParams(Section):
     """What happens where predictions are further than `max_drift` from those of the day before, and of the
     same weekday. `warn`: the report says so; `refuse`: they are not written, and the stage fails."""
     max_drift: float = Field(0.35, gt=0)
-    """Distance that a prediction may have from those of both days, as `validate.max_drift` has it."""
+    """Distance that a prediction may have from those of both days, as `validate.max_drift` has it, wider by
+    what samples of so many rows differ by chance."""
 
 
 class ServingParams(Section):
