@@ -51,6 +51,7 @@ log = logging.getLogger("daybreak")
 
 OPTION_TYPES: tuple[Any, ...] = (str, int, int | str, float, bool, date, date | None, list[str] | None)
 ENDING = ("predict", "close", "stop")  # a night can be ended whatever is wrong with it
+PREDICT_AGAIN_S = 300.0  # after predictions have failed while a stage waits
 CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 
 
@@ -427,12 +428,15 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
 def _predict_in_time(home: Home, waiting: str) -> None:
     """Writes the champion's predictions while a stage waits, once they would be late by waiting with it.
 
-    A failure is left to the stage's own turn.
+    After a failure it is tried again, but not at each look.
     """
     night = records.find(Night, home.records) if waiting in stages.CHAIN[1:] else None
     if night is None or night.predict_from is None or clock.utc() < night.predict_from:
         return
-    if records.find(Predictions, home.records) or any(home.records.glob("predict.*")):
+    failure = home.records / "predict.error"
+    if records.find(Predictions, home.records) or (home.records / "predict.skipped").exists():
+        return
+    if failure.exists() and time.time() - failure.stat().st_mtime < PREDICT_AGAIN_S:
         return
     try:
         run(home, "predict", ahead_of=waiting)

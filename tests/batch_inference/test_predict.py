@@ -430,11 +430,19 @@ def test_while_a_person_is_waited_for_the_champion_predicts_in_time_and_its_pred
     night = replace(opened, predict_until=later, decide_until=later)
     records.write(promotion(champion=1, challenger=2, approve_until=later), Path(records.RUN))
     try:
-        for predict_from in (later, now):
+        failure = Path(records.RUN, "predict.error")
+        for predict_from, is_fault in ((later, False), (now, True), (now, False)):
             assert records.find(Predictions, Path(records.RUN)) is None
             records.write(replace(night, predict_from=predict_from), Path(records.RUN))
-            with pytest.raises(NotYet):
-                runner.run(Home.here(), "promote")
+            if is_fault:
+                (tmp_path / "out").write_text("a file, where a folder has to be")
+            for _ in range(2):  # tried at one of two looks
+                with pytest.raises(NotYet):
+                    runner.run(Home.here(), "promote")
+                assert failure.exists() == is_fault
+            if is_fault:
+                (tmp_path / "out").unlink()
+                os.utime(failure, (0, 0))  # long ago
         made = records.read(Predictions, Path(records.RUN))
         assert (made.version, made.ahead_of, made.is_late) == (1, "promote", False)
         assert written(tmp_path / "out").num_rows == 60
