@@ -110,6 +110,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             fcntl.flock(room, fcntl.LOCK_UN)  # also for children of the test that have it open
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """A test that stays in a folder of its own, which is removed, would have all tests after it fail."""
+    yield
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        os.chdir(item.config.rootpath)
+        raise AssertionError("the current folder is gone with the test; use monkeypatch.chdir") from None
+
+
 PARAMS = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "tests.fakes:Nothing"}

@@ -68,6 +68,7 @@ def test_the_shop_writes_the_lists_that_its_version_would_answer_each_customer_w
     tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, day = make_repository(tmp_path / "home", store=empty_store), date(2026, 3, 3)
+    monkeypatch.chdir(home)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("DAYBREAK_HOME", str(home))
     homes.begin(home, homes.SHOP + "predict: {to: 'out/{day}', top: 5, rows_per_file: 100}\n")
