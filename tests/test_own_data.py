@@ -211,7 +211,8 @@ def test_model_file_and_trainer_give_the_same_numbers(home: Path) -> None:
 
     folder = home / "nights" / str(NEWEST)
     day = NEWEST - timedelta(days=14)
-    run("predict", "--day", str(day), "--to", "predicted.csv", "--version", "1", folder=home)
+    by_hand = ["--day", str(day), "--to", "predicted.csv", "--version", "1"]
+    run("predict", "--night", str(NEWEST), *by_hand, folder=home)
     ours = pa.csv.read_csv(home / "predicted.csv")["prediction"].to_numpy()
     rows = pd.read_parquet(part_of(day, folder / "data/clean"))
     before = mlflow.get_tracking_uri()

@@ -183,6 +183,10 @@ TOLD = {  # an event of each kind that people hear of, and its message
         event("failed", "no room", subject="train"),
         "night n1 failed at train: no room; go on with: daybreak night --night n1",
     ),
+    "month budget": (
+        event("month budget", "$240.00 of this month's $300.00 are spent"),
+        f"$240.00 of this month's $300.00 are spent{SEE}",
+    ),
     "calibration lost": (
         event("calibration lost", "the interval held on 40 %"),
         f"the interval held on 40 %{SEE}",

@@ -37,6 +37,7 @@ def _sentence(event: Event, links: Mapping[str, str], *, name: str, now: datetim
         "over budget": f"{night} is over its budget: {event.reason}{see}",
         "failed": f"{night} failed at {event.subject}: {event.reason}{_where(links)}; "
         f"go on with: daybreak night --night {event.night}",
+        "month budget": f"{event.reason}{see}",
         "calibration lost": f"{event.reason}{see}",
         "disk low": f"{event.reason}; see what can be deleted: daybreak prune --dry-run",
     }
