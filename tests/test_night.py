@@ -87,6 +87,15 @@ def test_what_a_stage_waits_for_is_shown_until_it_is_done(
     assert shown() == ["is under way"]
 
 
+def test_a_night_without_predictions_has_no_verdict_by_them(repository: Path) -> None:
+    opened(repository, day=date(2025, 1, 1))
+    records.replace_text(records.RUN / "predict.skipped", "predict.to is empty\n")
+    records.replace_text(records.RUN / "train.skipped", "night 1 was overtaken\n")
+    runner.run(Home.here(), "close")
+    (entry,) = ledger.history(Home.here())
+    assert entry.verdict and entry.verdict.reason == "night 1 was overtaken"
+
+
 def test_what_a_failed_training_cost_is_in_the_ledger(repository: Path) -> None:
     night = opened(repository, day=date(2025, 1, 1))
     for name, of in (("one", night.id), ("two", night.id), ("other", "another night")):

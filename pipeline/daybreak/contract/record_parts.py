@@ -500,7 +500,7 @@ class MonthBudget(Record):
         return max(0.0, self.usd - self.spent_usd)
 
     def limit(self, budget_usd: float, *, alone: bool) -> float:
-        """Returns what a night with a budget of its own may cost; `alone`: it may take all that is left."""
+        """Returns the dollars of a night with its own budget; `alone`: up to all that the month has left."""
         return min(budget_usd, self.left_usd / (1 if alone else self.num_nights))
 
     def binds(self, budget_usd: float) -> bool:

@@ -101,9 +101,9 @@ class FileListing:
         return path.removeprefix(fixed.rpartition("/")[0] if places else fixed)
 
     def mark_of(self, file: DayFile, name: str) -> str:
-        """Returns the folder with a file of that name: that of a file, or one above it that is of its day.
+        """Returns the folder that holds a mark of that name: the file's own, or one above of the same day.
 
-        Returns "" where none has one.
+        Returns "" where there is no mark.
         """
         folder = file.path.rpartition("/")[0]
         while not self._system.exists(f"{folder}/{name}"):

@@ -19,7 +19,7 @@ def notices(home: Home) -> list[str]:
 
 
 def in_words(served: ServedDay, version: int) -> str:
-    """Returns what is to be said of a served day, and what to do about it."""
+    """Returns the sentence on a served day, with the remedy."""
     about = f"served rows of {served.day} ({counted(served.num_requests, 'request')})"
     if not served.drift:
         if served.fault or not served.compared:

@@ -83,7 +83,7 @@ class _Failure:
 
 
 def _write_bill(home: Home, night: Night) -> None:
-    """Records the dollars of all jobs of a night where no other record has them, as those of a failed one."""
+    """Records the dollars of all jobs of a night where a job beside its training cost some."""
     training = records.find(Training, home.records)
     usd = spent_usd(JOBS, night=night.id)
     if usd > (training.cost_usd if training else 0.0):

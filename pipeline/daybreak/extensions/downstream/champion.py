@@ -1,4 +1,4 @@
-"""Describes the champion for those downstream, and tells each of them once what serves.
+"""Tells webhooks and Airflow once which version serves.
 
 `var/downstream.json` keeps, for each, the commit of the ledger that it has heard of. One that did not answer
 is tried again by the next stage and by the hourly `watch`, and hears of the newest champion alone.

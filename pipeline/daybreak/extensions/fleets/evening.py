@@ -258,7 +258,7 @@ def _taken(
 def _budget_usd(
     folders: Iterable[Path], fleet: "Fleet", *, now: float, without: Container[str]
 ) -> float | None:
-    """Returns what an evening may cost, by its own budget and that of the month; None without a limit.
+    """Returns the dollars of an evening, by the budgets of evening and month; None without a limit.
 
     Nights in `without` are of this evening, whose dollars are counted by what they took.
     """
