@@ -162,22 +162,23 @@ def test_a_checkpoint_is_of_the_weights_as_they_were_when_it_was_begun(tmp_path)
         assert bool((saved["w"] == seen).all())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def surroundings():
     with nights.surroundings():
         yield
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory, surroundings) -> dict[str, torch.Tensor]:
+def alone(tmp_path_factory) -> dict[str, torch.Tensor]:
     """The weights of a job on one worker that nothing happened to."""
-    nights.lay_out(tmp_path_factory.mktemp("alone"))
-    training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW))
-    assert training.device == torch.cuda.get_device_name()
-    return nights.weights()
+    with nights.surroundings():
+        nights.lay_out(tmp_path_factory.mktemp("alone"))
+        training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW))
+        assert training.device == torch.cuda.get_device_name()
+        return nights.weights()
 
 
-def test_a_job_killed_at_any_moment_ends_as_one_left_alone(tmp_path, alone):
+def test_a_job_killed_at_any_moment_ends_as_one_left_alone(tmp_path, alone, surroundings):
     nights.lay_out(tmp_path)
     killer = Killer("worker", "torchrun", "all")
     training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW), between=killer)
@@ -187,7 +188,7 @@ def test_a_job_killed_at_any_moment_ends_as_one_left_alone(tmp_path, alone):
         torch.testing.assert_close(weight, alone[name], rtol=1e-5, atol=1e-6)
 
 
-def test_workers_that_share_a_gpu_train_the_model_of_one(tmp_path, alone):
+def test_workers_that_share_a_gpu_train_the_model_of_one(tmp_path, alone, surroundings):
     nights.lay_out(tmp_path)
     number = torch.cuda.device_count() + 1
     training = nights.train(nights.night(), nights.make_params(num_workers=number, dropout=0.0))

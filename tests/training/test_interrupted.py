@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 SLOW = {"delay_s": 0.03}  # a batch: so that there is something to interrupt, three times on a busy machine
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def surroundings():
     with nights.surroundings():
         yield
@@ -41,10 +41,11 @@ class Alone:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory, surroundings) -> Alone:
-    nights.lay_out(tmp_path_factory.mktemp("alone"))
-    training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW))
-    return Alone(training, nights.weights())
+def alone(tmp_path_factory) -> Alone:
+    with nights.surroundings():
+        nights.lay_out(tmp_path_factory.mktemp("alone"))
+        training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW))
+        return Alone(training, nights.weights())
 
 
 def seen(job: Path) -> int:

@@ -34,8 +34,14 @@ class Late:
     weights: dict[str, torch.Tensor]
 
 
+@pytest.fixture(autouse=True)
+def surroundings() -> Iterator[None]:
+    with nights.surroundings():
+        yield
+
+
 @pytest.fixture(scope="module")
-def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
+def late(tmp_path_factory: pytest.TempPathFactory) -> Late:
     with nights.surroundings():
         nights.lay_out(tmp_path_factory.mktemp("late"))
         night = nights.night(seconds=max(45, 30 * nights.start_s()))
@@ -44,7 +50,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
         )
         (job,) = (path for path in Path("data/work/jobs").absolute().iterdir() if path.is_dir())
         ended_at = datetime.fromtimestamp((job / "result.json").stat().st_mtime, UTC)
-        yield Late(night, training, ended_at, job, nights.weights())
+        return Late(night, training, ended_at, job, nights.weights())
 
 
 def run_directly(folder: Path, *, meanwhile: Callable[[], None]) -> None:
