@@ -43,7 +43,7 @@ export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
 export DO_NOT_TRACK := 1
 export GX_ANALYTICS_ENABLED := false
 
-.PHONY: help setup night nights up down test test-rest test-all check bench report docs clean
+.PHONY: help setup night nights up down test test-rest test-all matrix check bench report docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -174,13 +174,16 @@ PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --duratio
 QUICK_TIER := promise or not slow
 
 test: setup ## the quick tier: the fast tests, and of the slow ones those that stand for a promise
-	$(PYTEST) -m 'not gpu and ($(QUICK_TIER))'
+	$(PYTEST) -m 'not (gpu or matrix) and ($(QUICK_TIER))'
 
 test-rest: setup # what test-all has besides
-	$(PYTEST) -m 'not gpu and not ($(QUICK_TIER))'
+	$(PYTEST) -m 'not (gpu or matrix or $(QUICK_TIER))'
 
 test-all: setup ## the whole test suite
 	$(PYTEST)
+
+matrix: setup ## tests with other versions of packages, which they fetch from the package registry
+	$(PYTEST) -m matrix
 
 check: .venv/ready ## lint and types
 	ruff check .
