@@ -243,11 +243,11 @@ def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
 
 def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repository):
     (repository / "var" / "mlflow.db").unlink()
-    assert check._registry(Home.here()) == Finding(
+    assert check._registry(Home.here(), Home.here().params) == Finding(
         what="mlflow", ok=True, text="no database yet; the first night creates it"
     )
     subprocess.run(["git", "update-ref", "refs/heads/nights", "HEAD"], cwd=repository, check=True)
-    finding = check._registry(Home.here())
+    finding = check._registry(Home.here(), Home.here().params)
     assert not finding.ok
     assert "the database of MLflow, is missing; bring it back from a backup" in finding.text
 

@@ -84,7 +84,7 @@ def findings(home: Home) -> Iterator[Finding]:
     if loaded.predict.to:
         yield _predictions(home, loaded)
     yield _suite(home.folder / loaded.validate_.suite, loaded)
-    yield _registry(home)
+    yield _registry(home, loaded)
 
 
 def _moved(home: Path, loaded: Params) -> Finding | None:
@@ -95,6 +95,7 @@ def _moved(home: Path, loaded: Params) -> Finding | None:
     if known.copy_of and Path(known.copy_of).exists():
         shared = [name for name in SHARED if os.environ.get(name)]
         named = {
+            "register.tracking_uri": loaded.register_.tracking_uri,
             "night.ledger_remote": loaded.night.ledger_remote,
             "serving.log": loaded.serving.log,
             "train.checkpoints": loaded.train.checkpoints,
@@ -314,14 +315,19 @@ def _suite(path: Path, loaded: Params) -> Finding:
     return Finding(what="expectations", ok=True, text=text)
 
 
-def _registry(home: Home) -> Finding:
-    from daybreak.storage import mlflow_client
+def _registry(home: Home, loaded: Params) -> Finding:
+    from daybreak.storage import mlflow_client, mlflow_writes
 
     try:
         if mlflow_client.is_missing(home) and not branch.ledger_tip(home):
             return Finding(what="mlflow", ok=True, text="no database yet; the first night creates it")
-        shared = os.environ.get("MLFLOW_TRACKING_URI") and "; a copy of this home shares its versions"
-        return Finding(what="mlflow", ok=True, text=f"{mlflow_client.reachable(home)}{shared or ''}")
+        if mlflow_client.is_file(home):
+            text = mlflow_client.reachable(home)
+        else:
+            text = mlflow_writes.answer(home, loaded.register_.name)
+        if loaded.register_.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"):
+            text += "; a copy of this home shares its versions"
+        return Finding(what="mlflow", ok=True, text=text)
     except PipelineError as error:
         return Finding(what="mlflow", ok=False, text=str(error))
 

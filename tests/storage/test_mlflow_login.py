@@ -10,7 +10,7 @@ from mlflow.exceptions import MlflowException
 from daybreak.contract.errors import JobError
 from daybreak.storage import mlflow_client, mlflow_reader
 from daybreak.storage.home import Home
-from tests.dags.servers import environment, free_port, server
+from tests.storage.mlflow_servers import log_in, mlflow_served
 from tests.test_compose import COMPOSE
 
 ADMIN = ("admin", "-".join(("canary", "5150", "registry")))
@@ -19,49 +19,11 @@ READER = "only to read it"
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of an MLflow with a login; its log is `mlflow.log` in the current folder of its process."""
+    """Address of an MLflow with the login of compose.yaml."""
     pytest.importorskip("flask_wtf", reason="MLflow's login needs Daybreak's extra `login`")
-    folder = tmp_path_factory.mktemp("registry")
     settings = COMPOSE["configs"]["mlflow_login"]["content"]
-    login = folder / "login.ini"
-    login.write_text(
-        settings.replace("postgresql+psycopg2://mlflow@postgres/mlflow", f"sqlite:///{folder}/login.db")
-    )
-    url = f"http://127.0.0.1:{free_port()}"
-    call = [
-        "mlflow",
-        "server",
-        "--app-name=basic-auth",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        url.rpartition(":")[2],
-    ]
-    given = environment(folder) | {
-        "MLFLOW_BACKEND_STORE_URI": f"sqlite:///{folder}/mlflow.db",
-        "MLFLOW_ARTIFACTS_DESTINATION": str(folder / "artifacts"),
-        "MLFLOW_AUTH_CONFIG_PATH": str(login),
-        "MLFLOW_AUTH_ADMIN_USERNAME": ADMIN[0],
-        "MLFLOW_AUTH_ADMIN_PASSWORD": ADMIN[1],
-        "MLFLOW_FLASK_SERVER_SECRET_KEY": "of a test",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    }
-
-    def up() -> bool:
-        try:
-            return requests.get(f"{url}/health", timeout=5).ok
-        except requests.RequestException:
-            return False
-
-    with server([*call, "--workers", "1"], given=given, folder=folder, up=up):
+    with mlflow_served(tmp_path_factory.mktemp("registry"), login=settings, admin=ADMIN) as url:
         yield url
-
-
-def log_in(patch: pytest.MonkeyPatch, url: str, name: str, password: str) -> None:
-    patch.setenv("MLFLOW_TRACKING_URI", url)
-    patch.setenv("MLFLOW_TRACKING_USERNAME", name)
-    patch.setenv("MLFLOW_TRACKING_PASSWORD", password)
 
 
 @pytest.mark.slow

@@ -32,6 +32,11 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 
 A_CENTURY = 36_525  # days; a calendar ends
+# Tags that versions and runs have in MLflow, by which Daybreak finds and verifies them.
+OUR_TAGS = (
+    *("night", "day", "code_commit", "data_digest", "dvc_lock", "model_digest", "recipe", "source"),
+    *("daybreak", "status", "version", "ledger", "pruned", "erased", "refit_of", "adopted_from"),
+)
 SEVERAL = "daybreak:Several"  # what a list of backends is made to
 CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
 
@@ -430,6 +435,20 @@ class RegisterParams(Section):
 
     name: str = Field("daybreak", pattern=r"^[\w.-]+$")
     """Name of the registered model in MLflow."""
+    tracking_uri: str = Field("", pattern=r"^$|^[a-z+0-9-]+://?[^@]*$")
+    """URI of an MLflow that you already have, such as `https://mlflow.example.org`, without a password;
+    `$MLFLOW_TRACKING_URI` wins over it. Empty: a SQLite file in `var/`."""
+    experiment: str = Field("", pattern=r"^[^']*$")
+    """Experiment of MLflow that the runs of nights are in; empty: `daybreak`, or in a fleet its model."""
+    tags: dict[str, str] = {}
+    """Tags of your own for each run and version, such as `{team: shop}`."""
+
+    @field_validator("tags")
+    @classmethod
+    def _of_a_team(cls, tags: dict[str, str]) -> dict[str, str]:
+        if taken := sorted(name for name in tags if name in OUR_TAGS or name.startswith("mlflow.")):
+            raise ValueError(f"the tag {taken[0]} is Daybreak's or MLflow's own; choose another name")
+        return tags
 
 
 class GateParams(Section):

@@ -17,7 +17,7 @@ from daybreak.registry import aliases, description, packaging
 from daybreak.registry.lineage import ingredients, lineage, tags_of
 from daybreak.registry.weights import MODEL, check_digest
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import find_or_make_run, session
+from daybreak.storage.mlflow_client import find_or_make_run, session, team_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -65,7 +65,7 @@ def register(
             logged = packaging.log_model(client, run_id, workload, day=night.day)
             files_digest, mlmodel = logged.files_digest, logged.mlmodel
             number = number or _make_version(
-                client, name, source=logged.source, run_id=run_id, tags=tags, text=text
+                client, name, source=logged.source, run_id=run_id, tags={**team_tags(home), **tags}, text=text
             )
         client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
         for key, value in {**tags, "version": f"{name}/{number}"}.items():
@@ -114,7 +114,7 @@ def register_refit(
             judged.name,
             source=logged.source,
             run_id=judged.run_id,
-            tags=tags,
+            tags={**team_tags(home), **tags},
             text=description.of_refit(page, judged=judged.number),
         )
     return replace(

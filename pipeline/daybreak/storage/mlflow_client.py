@@ -1,12 +1,13 @@
 """Opens MLflow for the stages, and turns a server that does not answer into one JobError.
 
-MLflow is at `$MLFLOW_TRACKING_URI`, or in a SQLite file under $DAYBREAK_HOME/var, with its artifacts beside
-it (`storage/artifacts.py`) or, for an experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION`
-(a folder, gs://...), which every copy of the home shares.
-A home that is a member of a fleet (`storage/homes.py`) keeps its versions in the file of the home that leads.
-Each night has one MLflow run in the experiment `daybreak`, or, for a member of a fleet, in the experiment of
-its model; the run is found or created by its tag `night`. A server that does not answer is retried for some
-seconds; then JobError is raised, and the stage can be run again.
+MLflow is at `$MLFLOW_TRACKING_URI`, else at `register.tracking_uri` of the home's params.yaml, else in a
+SQLite file under $DAYBREAK_HOME/var, with its artifacts beside it (`storage/artifacts.py`) or, for an
+experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION` (a folder, gs://...), which every copy
+of the home shares.
+A home that is a member of a fleet (`storage/homes.py`) keeps its versions where the home that leads does.
+Each night has one MLflow run in the experiment `register.experiment`, by default `daybreak` or, for a member
+of a fleet, its model. The run is found or created by its tag `night`. A server that does not answer is tried
+again for some seconds; then JobError is raised, and the stage can be run again.
 
 Only `make setup` and the first night create the SQLite file (`create`). A session never does: an empty
 registry in the place of a lost one would hide that the versions are gone.
@@ -24,7 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from daybreak.contract import params
 from daybreak.contract.errors import JobError, without_password
+from daybreak.contract.sections import RegisterParams
 from daybreak.storage import checkout
 from daybreak.storage.home import Home
 
@@ -56,13 +59,30 @@ def tracking_uri(home: Home) -> str:
     """Returns the URI of the tracking store and the registry."""
     if given := os.environ.get("MLFLOW_TRACKING_URI"):
         return given
+    if named := _registered(home).tracking_uri:
+        return named
     member = checkout.membership(home.folder)
-    keeps = Path(member.lead) if member and not member.own_registry else home.folder
-    return f"sqlite:///{keeps / 'var' / 'mlflow.db'}"
+    if member and not member.own_registry:
+        return tracking_uri(Home(Path(member.lead)))
+    return f"sqlite:///{home.folder / 'var' / 'mlflow.db'}"
+
+
+def _registered(home: Home) -> RegisterParams:
+    """Returns the section `register` of the home; the default in a folder without a params.yaml."""
+    if not (home.folder / params.FILE).exists():
+        return RegisterParams()
+    return home.last_params(home.folder).register_
+
+
+def team_tags(home: Home) -> dict[str, str]:
+    """Returns the tags that a team wants on each run and version."""
+    return _registered(home).tags
 
 
 def experiment_name(home: Home) -> str:
     """Returns the experiment of the nights of this home."""
+    if named := _registered(home).experiment:
+        return named
     member = checkout.membership(home.folder)
     return member.model if member and not member.own_registry else EXPERIMENT
 
@@ -90,7 +110,7 @@ def session(home: Home) -> Iterator["MlflowClient"]:
     try:
         yield client
     except _faults() as error:
-        if _is_refused(error):
+        if is_refused(error):
             raise _refusal(uri) from error
         if _is_of_files(error) or not _is_unreachable(error):
             raise
@@ -159,10 +179,12 @@ def _tag_at_server(uri: str, name: str) -> tuple[int, str] | None:
         os.environ.get("MLFLOW_TRACKING_USERNAME", ""),
         os.environ.get("MLFLOW_TRACKING_PASSWORD", ""),
     )
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     asked = {"name": name, "alias": "champion"}
     answer = requests.get(
-        f"{uri}/api/2.0/mlflow/registered-models/alias",
+        f"{uri.rstrip('/')}/api/2.0/mlflow/registered-models/alias",
         params=asked,
+        headers={"Authorization": f"Bearer {token}"} if token and not all(account) else {},
         timeout=QUICK_S,
         auth=account if all(account) else None,
     )
@@ -171,6 +193,11 @@ def _tag_at_server(uri: str, name: str) -> tuple[int, str] | None:
     version = answer.json()["model_version"]
     tags = {tag["key"]: tag["value"] for tag in version.get("tags", [])}
     return int(version["version"]), str(tags.get("ledger", ""))
+
+
+def is_file(home: Home) -> bool:
+    """Returns whether MLflow is in a SQLite file, with neither a server nor accounts."""
+    return _file(tracking_uri(home)) is not None
 
 
 def reachable(home: Home) -> str:
@@ -187,10 +214,10 @@ def run_of(home: Home, night_id: str) -> str:
 
 def find_or_make_run(home: Home, client: "MlflowClient", night_id: str) -> str:
     """Returns the run of the night as `run_of` does; of two created at once, all get the older."""
-    experiment = _experiment(home, client)
+    experiment = find_or_make_experiment(home, client)
     runs = _runs(client, experiment, night_id)
     if not runs:
-        tags = {"night": night_id, "mlflow.runName": night_id}
+        tags = {**team_tags(home), "night": night_id, "mlflow.runName": night_id}
         client.create_run(experiment, tags=tags, run_name=night_id)
         runs = _runs(client, experiment, night_id)
     return runs[0]
@@ -202,7 +229,8 @@ def _runs(client: "MlflowClient", experiment: str, night_id: str) -> list[str]:
     return [str(run.info.run_id) for run in runs]
 
 
-def _experiment(home: Home, client: "MlflowClient") -> str:
+def find_or_make_experiment(home: Home, client: "MlflowClient") -> str:
+    """Returns the experiment of the nights of this home, created if it does not exist yet."""
     from mlflow.exceptions import MlflowException
 
     name = experiment_name(home)
@@ -256,7 +284,7 @@ def _answering(uri: str) -> "MlflowClient":
     try:
         return attempts(ask)
     except _faults() as error:
-        if _is_refused(error):
+        if is_refused(error):
             raise _refusal(uri) from error
         if not _is_unreachable(error):
             raise
@@ -298,7 +326,7 @@ def _faults() -> tuple[type[BaseException], ...]:
 
 def _is_unreachable(error: Any) -> bool:
     """Whether the connection failed, rather than the request."""
-    if not isinstance(error, _faults()) or _is_refused(error):
+    if not isinstance(error, _faults()) or is_refused(error):
         return False
     message = str(error)
     refused = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE" or "API request to" in message
@@ -315,7 +343,7 @@ def _is_of_files(error: BaseException) -> bool:
     )
 
 
-def _is_refused(error: BaseException) -> bool:
+def is_refused(error: BaseException) -> bool:
     """Whether MLflow has a login, and this account may not do that, or there is none."""
     if getattr(error, "error_code", "") == "PERMISSION_DENIED":
         return True
@@ -325,7 +353,8 @@ def _is_refused(error: BaseException) -> bool:
 def _refusal(uri: str) -> JobError:
     return JobError(
         f"MLflow at {without_password(uri)} has a login and refuses this account; "
-        f"set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to one that may do this"
+        f"set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to one that "
+        f"may do this"
     )
 
 
@@ -334,5 +363,5 @@ def _no_answer(uri: str, error: BaseException, when: str) -> JobError:
     message = " ".join(str(error).split()).replace(uri, shown)[:200]
     return JobError(
         f"MLflow at {shown} does not answer {when}: {message}; "
-        f"start it (make up) or set MLFLOW_TRACKING_URI, then run the stage again"
+        f"start it (make up), or fix register.tracking_uri or MLFLOW_TRACKING_URI, then run the stage again"
     )
