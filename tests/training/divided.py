@@ -18,12 +18,13 @@ from daybreak.training import accumulation, checkpoint, worker
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
+from daybreak.training.recipe import Clipping
 from tests.fakes import LineWorkload
 
 BATCHES = [np.arange(0, 10), np.arange(10, 13), np.arange(13, 14), np.arange(14, 30), np.arange(30, 38)]
 MICRO, SAVED = 4, 3  # samples a pass; updates before the checkpoint
 DIVIDED = Tuning(sharded=True, sharded_weights=True, num_loaders=1)
-CASES = ("sgd", "adamw", "recompute")
+CASES = ("sgd", "adamw", "recompute", "clipped")
 
 
 class Tower(LineWorkload):
@@ -39,7 +40,7 @@ class Tower(LineWorkload):
         return nn.ModuleDict({"table": nn.Embedding(50, self.width), "net": net})
 
     def optimizer(self, parameters: Any) -> Any:
-        if self.kind == "sgd":
+        if self.kind in {"sgd", "clipped"}:
             return torch.optim.SGD(parameters, momentum=0.9)
         return torch.optim.AdamW(parameters)
 
@@ -51,7 +52,14 @@ def made(folder: Path, kind: str) -> TorchEngine:
     tuning = DIVIDED if kind != "recompute" else Tuning(recompute=True, sharded=True, sharded_weights=True)
     alone = "RANK" not in os.environ
     build = TorchEngine if alone else FsdpEngine
-    return build(workload, data, seed=1, micro_batch_size=MICRO, tuning=Tuning() if alone else tuning)
+    return build(
+        workload,
+        data,
+        seed=1,
+        micro_batch_size=MICRO,
+        tuning=Tuning() if alone else tuning,
+        clipping=Clipping(norm=0.05, value=0.02) if kind == "clipped" else None,
+    )
 
 
 def go(engine: TorchEngine, begin: int, end: int) -> list[tuple[float, Any]]:

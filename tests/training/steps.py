@@ -12,9 +12,11 @@ from daybreak.contract.record_parts import Tuning
 from daybreak.training import accumulation
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
+from daybreak.training.recipe import Clipping
 from tests.fakes import LineWorkload
 
 LOADER = Tuning(num_loaders=1)
+SHORT = Clipping(norm=0.05, value=0.02)  # than most gradients
 BATCHES = [np.arange(0, 10), np.arange(10, 13), np.arange(13, 14), np.arange(14, 30)]
 
 
@@ -46,10 +48,13 @@ def steps(
     micro_batch_size: int = 4,
     tuning: Tuning = LOADER,
     kind: type[LineWorkload] = LineWorkload,
+    clipping: Clipping | None = None,
 ) -> TorchEngine:
     workload = kind(sparse=sparse, dropout=0.0)
     data = workload.dataset(folder, "train")
-    engine = TorchEngine(workload, data, seed=1, micro_batch_size=micro_batch_size, tuning=tuning)
+    engine = TorchEngine(
+        workload, data, seed=1, micro_batch_size=micro_batch_size, tuning=tuning, clipping=clipping
+    )
     for number, batch in enumerate(BATCHES):
         cut = 1 + len(batch) // 4 if engine.world_size > 1 else len(batch)  # unlike workers: unlike shares
         share = batch[:cut] if engine.rank == 0 else batch[cut:]
@@ -70,14 +75,23 @@ KINDS: dict[str, type[LineWorkload]] = {
     "sharded": LineWorkload,
     "tied": Tied,
     "own table": OwnTable,
+    "clipped": LineWorkload,
+    "clipped sparse": LineWorkload,
+    "clipped sharded": LineWorkload,
 }
+SPARSE = {"sparse", "tied", "own table", "clipped sparse"}
 
 if __name__ == "__main__":
     accumulation.LOOK_EVERY = 1
     for kind, workload in KINDS.items():
-        tuning = Tuning(sharded=kind == "sharded")
-        is_sparse = kind not in {"dense", "sharded"}
-        made = steps(Path(sys.argv[1]), sparse=is_sparse, tuning=tuning, kind=workload)
+        clipping = SHORT if "clipped" in kind else None
+        made = steps(
+            Path(sys.argv[1]),
+            sparse=kind in SPARSE,
+            tuning=Tuning(sharded="sharded" in kind),
+            kind=workload,
+            clipping=clipping,
+        )
         state = made.save()
         own = len(made.optimizer.state)
         made.load(state)

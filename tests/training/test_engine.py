@@ -25,7 +25,7 @@ from tests.fakes import LineWorkload, write_curve
 from tests.training import short_of_memory, unlike
 from tests.training.nights import ROOT
 from tests.training.recipes import recipe
-from tests.training.steps import BATCHES, KINDS, OwnTable, Tied, steps
+from tests.training.steps import BATCHES, KINDS, SHORT, OwnTable, Tied, steps
 
 SHARE = np.arange(8)
 
@@ -91,9 +91,13 @@ def test_uneven_and_empty_shares_of_two_workers_change_nothing(folder):
             True,
             False,
         ]  # one share was empty
-    whole, sharded = (torch.load(folder / f"{kind}.pt") for kind in ("dense", "sharded"))
-    for part in ("model", "optimizer"):
-        assert all(torch.equal(value, sharded[part][name]) for name, value in whole[part].items())
+    for kind in ("clipped", "clipped sparse"):
+        alone = steps(folder, sparse="sparse" in kind, clipping=SHORT).model.state_dict()
+        close_to(torch.load(folder / f"{kind}.pt")["model"], alone)
+    for kinds in (("dense", "sharded"), ("clipped", "clipped sharded")):
+        whole, sharded = (torch.load(folder / f"{kind}.pt") for kind in kinds)
+        for part in ("model", "optimizer"):
+            assert all(torch.equal(value, sharded[part][name]) for name, value in whole[part].items())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from daybreak.extensions.fsdp import fsdp as divisions
 from daybreak.extensions.fsdp.fsdp import FsdpEngine
 from daybreak.training import accumulation, checkpoint
 from daybreak.training.gradients import Signals
+from daybreak.training.recipe import Averaging
 from tests.fakes import LineWorkload, write_curve
 from tests.training import divided
 from tests.training.nights import ROOT
@@ -43,7 +44,11 @@ def shared(tmp_path_factory) -> Path:
 def write_job(folder: Path, name: str, **changed) -> None:
     (folder / name).mkdir()
     job = recipe(
-        workload="tests.fakes:LineWorkload", arguments={"dropout": 0.0}, arrays=str(folder), peak=0.01
+        workload="tests.fakes:LineWorkload",
+        arguments={"dropout": 0.0},
+        arrays=str(folder),
+        peak=0.01,
+        averaging=Averaging(ema=0.9),
     )
     records.replace_text(folder / name / "job.json", records.dumps(replace(job, **changed)))
 

@@ -371,6 +371,19 @@ class TrainParams(Section):
     decay: float = Field(0.5, ge=0, le=1)
     """Share of the samples, at the end, over which the learning rate falls. A run that is late decays
     sooner."""
+    schedule: Literal["stable", "linear", "cosine", "constant", "own"] = "stable"
+    """The learning rate after the warm-up. `stable`: at its peak until the decay; `linear`, `cosine`: falling
+    to 0 from then on; `constant`: at its peak to the end; `own`: by `schedule(done)` of the class, without a
+    warm-up."""
+    clip_norm: float | None = Field(None, gt=0)
+    """The most that the norm of a gradient may be, over all weights; empty: no limit."""
+    clip_value: float | None = Field(None, gt=0)
+    """The most that a number of a gradient may be, either way; empty: no limit."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """Decay of an exponential average of the weights, such as 0.999, for updates of `batch_size`: the
+    average is scored and serves. Empty: the newest weights do."""
+    average_last: float = Field(0.0, ge=0, lt=1)
+    """Share of the samples, at the end, after whose updates the weights are averaged, each counting alike."""
     cold_every: int = Field(7, ge=1)
     """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights,
     unless the gate asks for a cold start (docs/gate.md)."""
@@ -399,18 +412,26 @@ class TrainParams(Section):
 
     @model_validator(mode="after")
     def _agree_on_what_is_decided(self) -> Self:
-        if self.sync != "every_update" and (self.batch_growth != "none" or self.scaling == "adascale"):
-            key = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
-            raise ValueError(f"sync: {self.sync} leaves workers apart, and {key} needs them together")
-        alone = {
-            "num_workers": self.num_workers == 1,
-            "sync": self.sync == "every_update",
-            "batch_growth": self.batch_growth == "none",
-            "scaling": self.scaling != "adascale",
+        together = {
+            "batch_growth: goodput": self.batch_growth != "none",
+            "scaling: adascale": self.scaling == "adascale",
+            "ema": self.ema is not None,
+            "average_last": self.average_last > 0,
         }
-        if self.threads == "auto" and not all(alone.values()):
-            key = next(key for key, fits in alone.items() if not fits)
+        if self.sync != "every_update" and any(together.values()):
+            key = next(key for key, is_set in together.items() if is_set)
+            raise ValueError(f"sync: {self.sync} leaves workers apart, and {key} needs them together")
+        whole = together | {
+            "num_workers": self.num_workers != 1,
+            "sync": self.sync != "every_update",
+            "clip_norm": self.clip_norm is not None,
+            "clip_value": self.clip_value is not None,
+        }
+        if self.threads == "auto" and any(whole.values()):
+            key = next(key for key, is_set in whole.items() if is_set).partition(":")[0]
             raise ValueError(f"threads: auto divides batches itself; leave {key} at its default")
+        if self.ema and self.average_last:
+            raise ValueError("ema and average_last each say which weights are averaged; leave one out")
         return self
 
     @property

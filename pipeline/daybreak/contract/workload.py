@@ -10,12 +10,13 @@ dimension is the sample.
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from daybreak.contract.errors import ParamsError
 from daybreak.contract.table import Table
 
 if TYPE_CHECKING:
@@ -78,6 +79,11 @@ class Workload(Protocol):
         metric_slices: dict[str, str]                   metrics that are the mean of a slice, and which slice
         baselines(folder) -> dict[str, Tensor]          scores of simple rules on the test split, [n]
 
+    Where `train.schedule` is `own`, it gives the learning rate as a factor of `train.rate`, by the share of
+    the samples that is done:
+
+        schedule(done) -> float
+
     It may offer workloads that cost less, each under the name of a remedy: "simpler model", "fewer layers",
     "cheaper activation". The stage `profile` times them where `profile.quality_remedies` is `allow`:
 
@@ -137,6 +143,20 @@ def serves_rows(workload: Any) -> bool:
     stub = "TableWorkload.predict"
     name = getattr(getattr(workload, "predict", None), "__qualname__", stub)
     return hasattr(workload, "features") and name != stub
+
+
+def own_schedule(workload: Any) -> Callable[[float], float]:
+    """Returns the learning rate of a workload's own schedule, by the share of the samples that is done.
+
+    Raises ParamsError where the workload has none.
+    """
+    schedule: Callable[[float], float] | None = getattr(workload, "schedule", None)
+    if schedule is None:
+        raise ParamsError(
+            f"train.schedule is own, and {type(workload).__name__} has no method schedule(done); add "
+            f"it, to return the factor of train.rate by the share of samples done, or take another schedule"
+        )
+    return schedule
 
 
 def make_model(workload: Workload, state: State) -> "nn.Module":

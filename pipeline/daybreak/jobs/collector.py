@@ -15,7 +15,7 @@ from daybreak.jobs import observed_lifetimes
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, worker_errors
-from daybreak.training.recipe import Recipe, Result
+from daybreak.training.recipe import AVERAGE, Recipe, Result
 from daybreak.training.worker import complete_model, ended_early_by
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
     model = folder / "model"
     shutil.rmtree(model, ignore_errors=True)
     model.mkdir()
-    shutil.copy(path / "model.safetensors", model)
+    averaged = path / f"{AVERAGE}.safetensors"
+    shutil.copy(averaged if averaged.exists() else path / "model.safetensors", model / "model.safetensors")
     result = Result(
         model_digest=complete_model(model, recipe, seen=scalars["seen"]),
         num_samples=scalars["seen"],

@@ -32,7 +32,17 @@ from daybreak.machines.startup import start_s
 from daybreak.storage.home import Home
 from daybreak.storage.journal import Timeout, alone
 from daybreak.storage.source_code import frame_digest, source_digest
-from daybreak.training.recipe import CHAMPION, LearningRate, Recipe, SaveTimes, WarmStart, course, name_of
+from daybreak.training.recipe import (
+    CHAMPION,
+    Averaging,
+    Clipping,
+    LearningRate,
+    Recipe,
+    SaveTimes,
+    WarmStart,
+    course,
+    name_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -262,10 +272,13 @@ def recipe_of(
             peak=tonight.rate,
             warmup=train.warmup,
             decay=train.decay,
+            schedule=train.schedule,
             scaling=train.scaling,
             base_batch_size=train.batch_size,
             base_samples=plan.base_samples or tonight.num_samples,
         ),
+        clipping=Clipping(norm=train.clip_norm or 0.0, value=train.clip_value or 0.0),
+        averaging=Averaging(ema=train.ema or 0.0, last=train.average_last),
         sync=sync,
         sync_is_tried=train.fixed_sync is None and sync.every > 1,
         threads=train.threads,

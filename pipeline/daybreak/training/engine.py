@@ -7,7 +7,7 @@ the memory says (micro_batch.py).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -28,6 +28,7 @@ from daybreak.training.learning_rate import Rule, Scaled
 from daybreak.training.loader import Loader
 from daybreak.training.micro_batch import MicroBatches, new_guard
 from daybreak.training.process_group import WorkerGroup
+from daybreak.training.recipe import Clipping
 from daybreak.training.sample_order import Indices
 from daybreak.training.timers import StepTimer
 from daybreak.training.tuning import Tuner, check_model, new_model, new_optimizer, normalised
@@ -98,6 +99,7 @@ class TorchEngine:
         on_shrink: Callable[[int], None] = lambda micro_batch_size: None,
         column_files: ColumnFiles | None = None,
         follow_memory: Literal["off", "same_gradient", "band_limited"] = "off",
+        clipping: Clipping | None = None,
     ) -> None:
         self.group = group = WorkerGroup()
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
@@ -136,7 +138,7 @@ class TorchEngine:
             group=group,
             seed=seed,
         )
-        self._updates = 0
+        self._updates, self._clipping = 0, clipping
         # BatchNorm takes its statistics over a share, so a share of another size would change the model.
         self._timer = None if self.world_size == 1 or has_batch_norm else StepTimer(self.device)
 
@@ -192,6 +194,8 @@ class TorchEngine:
         self._updates += 1
         mean = sums.loss / batch_size
         if math.isfinite(mean):
+            if self._clipping:
+                accumulation.gradients.clip(self._clipping)
             self.updater.set_rate(rate)
             self.updater.step()
         times_s = sums.times_s if timer else ()
@@ -212,11 +216,19 @@ class TorchEngine:
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the whole model on worker 0; all workers call it together."""
-        return dict(self.model.state_dict())
+        return self.whole(self.model.state_dict())
+
+    def whole(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns weights as the workers hold them whole on worker 0; all workers call it together."""
+        return dict(weights)
+
+    def shares(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns whole weights as this worker holds them."""
+        return dict(weights)
 
     def _load_weights(self, tensors: dict[str, Tensor]) -> None:
         """Loads the weights of a whole model."""
-        self.model.load_state_dict(tensors)
+        self.model.load_state_dict(self.shares(tensors))
 
     def begin_from(self, tensors: dict[str, Tensor]) -> bool:
         """Loads the tensors of another model; returns False and changes nothing if their shapes differ."""

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from daybreak.training import noise
+from daybreak.training.recipe import Clipping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class Signals:
     short: int = 0  # memory did not suffice, so the gradients are invalid
 
 
+ROUNDING = 1e-6  # as in torch's clip_grad_norm_
 SIGNALS = [field.name for field in fields(Signals)]
 
 
@@ -96,6 +98,28 @@ class Gradients:
 
     def square(self) -> Tensor:
         """Returns |gradient|^2 of this worker's sums so far, or of the sums of all workers after `reduce`."""
+        return nn.utils.get_total_norm(self._tensors()).square()
+
+    def clip(self, limits: Clipping) -> None:
+        """Limits each number of the sums of all workers, then the norm of all; call it after `reduce`.
+
+        As torch's `clip_grad_value_` and `clip_grad_norm_` do, for sparse gradients too.
+        """
+        tensors = self._tensors()
+        if limits.value:
+            for tensor in tensors:
+                tensor.clamp_(-limits.value, limits.value)
+        if limits.norm:
+            share = (limits.norm / (self._norm(tensors) + ROUNDING)).clamp(max=1.0)
+            for tensor in tensors:
+                tensor.mul_(share)
+
+    def _norm(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Returns the norm of the gradient of all workers."""
+        return nn.utils.get_total_norm(tensors)
+
+    def _tensors(self) -> list[Tensor]:
+        """Returns the tensors that hold all gradients, in buffers, by parameter, or as rows of a table."""
         tensors = [flat[: len(flat) - (0 if n else self._slots)] for n, flat in enumerate(self._flats)]
         # A gradient is sparse or dense by the use of its weight, not only by the kind of module.
         for parameter in self._sparse if tensors else (*self._dense, *self._sparse):
@@ -104,7 +128,7 @@ class Gradients:
                 tensors.append(parameter.grad.values())
             elif parameter.grad is not None:
                 tensors.append(parameter.grad)
-        return nn.utils.get_total_norm(tensors).square()
+        return tensors
 
     def reduce(
         self,

@@ -1,7 +1,8 @@
 """Computes the learning rate from the progress of training and the size of the batch.
 
 Warm-up, stable, decay (WSD; Hu et al. 2024): the decay may start at any moment, so a run that falls behind
-can end early and still end well.
+can end early and still end well. Other schedules (Loshchilov & Hutter 2017 for the cosine) know the end from
+the beginning; a run of theirs that falls behind decays early, too.
 
 A rate is configured for batches of one size. On batches k times as large, an update of
 
@@ -17,7 +18,8 @@ r times that of position tau, tau grows by r, and training ends after as many of
 iterations as there would have been updates (noise.py has r, batch_schedule.py tau).
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +27,8 @@ from daybreak.contract.errors import ParamsError
 
 Kind = Literal["sgd", "adam", "adagrad"]
 Rule = Literal["by_optimizer", "adascale", "fixed"]
+Schedule = Literal["stable", "linear", "cosine", "constant", "own"]
+OwnSchedule = Callable[[float], float]  # of the share of the samples that is done: a factor of the peak
 WARMUP = 0.05  # least share of the samples where the linear rule makes steps longer (Goyal: 5 of 90 epochs)
 ROUNDING = 1e-9
 MARGIN = 0.1  # possible error of the estimate of a run's end, as a share of the time left
@@ -42,20 +46,50 @@ class Scaled:
 
 
 def rate_at(
-    seen: float, *, num_samples: float, warmup_samples: float, decay_samples: float, peak: float
+    seen: float,
+    *,
+    num_samples: float,
+    end: float,
+    warmup: float,
+    decay: float,
+    peak: float,
+    schedule: Schedule = "stable",
+    own: OwnSchedule | None = None,
 ) -> float:
     """Returns the learning rate of the update whose batch is centred on position `seen`.
 
-    The rate rises linearly to `peak` over `warmup_samples`, stays there, and falls linearly to 0 over the
-    last `decay_samples` of `num_samples`.
+    The rate rises linearly to `peak` over the share `warmup` of `num_samples`, and goes on by its schedule.
+    Where the run has to `end` earlier, it falls linearly to 0 over the last share `decay` up to there.
 
-    >>> schedule = {"num_samples": 100, "warmup_samples": 10, "decay_samples": 50, "peak": 1}
-    >>> [round(rate_at(seen, **schedule), 2) for seen in (5, 30, 75)]
-    [0.5, 1, 0.5]
+    By the schedule `stable` the rate stays at its peak until the last share `decay`, over which it falls
+    linearly to 0; by `linear` and `cosine` it falls to 0 from the warm-up on; by `constant` it stays. With
+    `own`, the class gives the factor of the peak by the share of `num_samples` that is done, and no warm-up
+    is added.
+
+    >>> run = {"num_samples": 100, "end": 100, "warmup": 0.1, "decay": 0.5, "peak": 1}
+    >>> [round(rate_at(seen, **run), 2) for seen in (5, 30, 75)]
+    [0.5, 1.0, 0.5]
+    >>> [round(rate_at(seen, **run, schedule="cosine"), 2) for seen in (5, 10, 55, 100)]
+    [0.5, 1.0, 0.5, 0.0]
     """
-    rising = seen / warmup_samples if warmup_samples > 0 else 1.0
-    falling = (num_samples - seen) / decay_samples if decay_samples > 0 else 1.0
-    return peak * max(0.0, min(1, rising, falling))
+    done = seen / num_samples
+    ending = _falling(seen, end, decay) if end < num_samples else 1.0
+    if own:
+        return peak * own(done) * ending
+    rising = done / warmup if warmup > 0 else 1.0
+    after = min(1.0, max(0.0, (done - warmup) / (1 - warmup)))  # of the samples after the warm-up
+    factor = {
+        "stable": _falling(seen, num_samples, decay),
+        "linear": 1 - after,
+        "cosine": (1 + math.cos(math.pi * after)) / 2,
+        "constant": 1.0,
+    }
+    return peak * max(0.0, min(rising, factor[schedule], ending))
+
+
+def _falling(seen: float, end: float, decay: float) -> float:
+    """Returns the factor that falls to 0 over the last share `decay` of the samples up to `end`."""
+    return max(0.0, min(1.0, (end - seen) / (decay * end))) if decay > 0 else 1.0
 
 
 def scaled(

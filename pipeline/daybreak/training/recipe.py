@@ -13,6 +13,7 @@ from daybreak.contract.record_types import Champion, Dataset, Night
 from daybreak.contract.records import digest
 from daybreak.contract.workload import ARRAYS, STATE
 from daybreak.storage.source_code import source_digest
+from daybreak.training.learning_rate import Schedule
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from daybreak.contract.sections import TrainParams, WorkloadPlug
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 CHAMPION = Path("data/champion")
 FACTS = CHAMPION / "model.json"
+AVERAGE = "average"  # part of a checkpoint: the weights that are the model, where they are averaged
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
 MOVING = "moving"  # worker 0 touches it where a heartbeat finds no space on the disk
 
@@ -150,9 +152,26 @@ class LearningRate(Record):
     peak: float
     warmup: float  # share of the samples
     decay: float  # share of the samples, at the end
+    schedule: Schedule = "stable"  # between warm-up and decay
     scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how it follows the batch
     base_batch_size: int = 0  # the size that the peak is for; 0: that of the recipe
     base_samples: int = 0  # to train on in batches of that size; 0: as many as the recipe says
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipping(Record):
+    """The limits of a gradient; 0 for none."""
+
+    norm: float = 0.0  # of all numbers together
+    value: float = 0.0  # of each number, either way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Record):
+    """Which weights of a run are averaged into those that are scored and served; none where both are 0."""
+
+    ema: float = 0.0  # decay of an exponential average, an update of the base batch size
+    last: float = 0.0  # share of the samples, at the end, after whose updates weights count alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +202,8 @@ class Recipe(Record):
     micro_batch_size: int  # per device and pass
     rate: LearningRate
     saves: SaveTimes
+    clipping: Clipping = field(default_factory=Clipping)
+    averaging: Averaging = field(default_factory=Averaging)
     train_until: datetime
     split: Literal["train", "test"] = "train"  # test: a refit on the held-out samples
     first_sample: int = 0  # earlier samples are left out: a warm start trains on the newest
@@ -240,6 +261,9 @@ class Recipe(Record):
             bool(self.sizes),
             self.source_digest,
             *([self.split] if self.split != "train" else []),
+            *([self.rate.schedule] if self.rate.schedule != "stable" else []),
+            *([asdict(self.clipping)] if self.clipping != Clipping() else []),
+            *([asdict(self.averaging)] if self.averaging != Averaging() else []),
             *([self.tuning.band_rate] if self.tuning.band_rate else []),
             *([self.threads] if self.threads != "fixed" else []),
             *(["late"] if self.sync.is_late else []),

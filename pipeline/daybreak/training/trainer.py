@@ -24,10 +24,11 @@ from daybreak.training.checkpoint_copies import CheckpointCopies
 from daybreak.training.checkpoint_saver import Saver
 from daybreak.training.engine import Engine
 from daybreak.training.gradients import Signals
-from daybreak.training.learning_rate import MARGIN, Scaled, rate_at
+from daybreak.training.learning_rate import MARGIN, OwnSchedule, Scaled, rate_at
 from daybreak.training.recipe import Progress, Recipe
 from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sample_order import Indices
+from daybreak.training.weight_average import WeightAverage
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +66,14 @@ class Trainer:
         copies: CheckpointCopies | None = None,
         executor: Executor | None = None,
         end_by: Callable[[], float] = lambda: math.inf,
+        schedule: OwnSchedule | None = None,
+        average: WeightAverage | None = None,
     ) -> None:
         self.engine, self.recipe = engine, recipe
         self._epoch_samples, self._block = epoch_samples, block
         self._parameters = parameters  # names of the weights that are learned, which a checkpoint tells apart
         self._told_to_stop, self._report = told_to_stop, report
+        self._schedule, self._average = schedule, average
         self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
         self.seen = 0
         self.num_updates = 0
@@ -110,6 +114,8 @@ class Trainer:
         """Restores a checkpoint."""
         state = checkpoint.load(path)
         self.engine.load(state)
+        if self._average:
+            self._average.load(state)
         self.seen = state.scalars["seen"]
         self.num_updates = state.scalars["num_updates"]
         self.end = min(self.end, state.scalars["end"])
@@ -150,6 +156,8 @@ class Trainer:
         """Starts a checkpoint; all workers call it together, and `saver` writes it on worker 0."""
         began = self._clock()
         state = self.engine.save()
+        if self._average:
+            self._average.save(state)
         self.audit.settle(seen=self.seen, total=self.engine.total)
         if self.engine.rank:
             return
@@ -178,6 +186,8 @@ class Trainer:
         self.audit.add(position, share)
         self.seen = after
         self.num_updates += 1
+        if self._average:
+            self._average.add(seen=after, end=self.end, batch_size=size)
         self.batch_schedule.step(size, loss=step.loss, noise=step.noise)
         if self._batching:
             if self._batching.observe(step.times_s, sizes=self._sizes) and not self.engine.rank:
@@ -292,10 +302,13 @@ class Trainer:
         by_gain = self.batch_schedule.gain(size) if recipe.rate.scaling == "adascale" else 1.0
         return rate_at(
             max(position, self.batch_schedule.position),
-            num_samples=self.end,
-            warmup_samples=max(recipe.rate.warmup, self._scaled.warmup) * recipe.num_samples,
-            decay_samples=recipe.rate.decay * self.end,
+            num_samples=recipe.num_samples,
+            end=self.end,
+            warmup=max(recipe.rate.warmup, self._scaled.warmup),
+            decay=recipe.rate.decay,
             peak=recipe.rate.peak * self._scaled.rate * by_gain,
+            schedule=recipe.rate.schedule,
+            own=self._schedule,
         )
 
     def _next_share(self) -> tuple[int, Indices, Sizes]:

@@ -25,7 +25,7 @@ class Updater:
         if schedules_rate(optimizer):
             log.warning(
                 "the scheduler that optimizer() attaches changes nothing, as training sets the rate at each "
-                "update; set train.rate, train.warmup and train.decay"
+                "update; set train.rate, train.warmup and train.schedule"
             )
         self.optimizer = tuner.optimizer(optimizer)
         self.kind, self._tuner, self._group = rule_of(self.optimizer), tuner, group

@@ -28,18 +28,27 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from daybreak import hooks
 from daybreak.contract import clock, disk, records
 from daybreak.contract.errors import DataError, JobError, NotFinite, PipelineError
 from daybreak.contract.record_parts import Epoch
 from daybreak.contract.sections import Plug
-from daybreak.contract.workload import STATE
+from daybreak.contract.workload import STATE, Workload, own_schedule
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
-from daybreak.training.recipe import END_BY, MOVING, Progress, Recipe, Result, WarmStart
+from daybreak.training.recipe import (
+    END_BY,
+    MOVING,
+    Averaging,
+    Clipping,
+    Progress,
+    Recipe,
+    Result,
+    WarmStart,
+)
 from daybreak.training.termination import Termination, die_with_parent, sigterm_blocked
 from daybreak.training.watchdog import Watchdog
 
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.engine import TorchEngine
     from daybreak.training.trainer import RunOutcome
+    from daybreak.training.weight_average import WeightAverage
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +84,7 @@ def main(folder: Path) -> int:
         stack.callback(trained.engine.close)
         if trained.outcome.stopped_by == "terminated":
             return 128 + signal.SIGTERM
-        weights = trained.engine.weights()
+        weights = (trained.average or trained.engine).weights()
         if rank == 0:
             _check_attempt(folder)
             _check_finite(weights, _parameters(trained.engine), update=trained.outcome.num_updates)
@@ -87,6 +97,7 @@ class _Trained:
     """A run that has ended, and the engine that took its updates."""
 
     engine: "TorchEngine"
+    average: "WeightAverage | None"  # of its weights, which is the model in their place
     outcome: "RunOutcome"
     warm: bool  # it began from the champion's weights
     epochs: tuple[Epoch, ...]  # whose samples are proven
@@ -97,12 +108,18 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.devices import peak_memory_bytes
     from daybreak.training.trainer import Trainer
+    from daybreak.training.weight_average import WeightAverage
 
     gpus.check()
     supervision = _Supervision(folder, hang_after_s=recipe.hang_after_s)
-    engine, dataset = _engine(recipe, supervision.alive)
+    workload: Workload = Plug(use=recipe.workload, **recipe.arguments).make()
+    engine, dataset = _engine(recipe, workload, supervision.alive)
     warm = _start_warm(engine, recipe.warm_start) if recipe.warm_start else False
     copies = CheckpointCopies(recipe.copies) if recipe.copies else None
+    average = None
+    if recipe.averaging != Averaging():
+        base_size = recipe.rate.base_batch_size or recipe.batch_size
+        average = WeightAverage(engine, recipe.averaging, base_size=base_size)
     trainer = Trainer(
         engine,
         recipe,
@@ -115,6 +132,8 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         memory_bytes=lambda: max(peak_memory_bytes(), engine.micro_batches.peak_bytes),
         copies=copies,
         end_by=supervision.end_by,
+        schedule=own_schedule(workload) if recipe.rate.schedule == "own" else None,
+        average=average,
     )
     path = _newest(trainer.saver.folder, folder, recipe, engine, copies)
     if path:
@@ -130,10 +149,10 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         trainer.save()
         trainer.saver.wait()
         epochs = trainer.audit.proven() if engine.rank == 0 else ()
-    return _Trained(engine=engine, outcome=outcome, warm=warm, epochs=epochs)
+    return _Trained(engine=engine, average=average, outcome=outcome, warm=warm, epochs=epochs)
 
 
-def _engine(recipe: Recipe, alive: Callable[[], None]) -> tuple["TorchEngine", Sized]:
+def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tuple["TorchEngine", Sized]:
     """Returns what takes the updates of a job, with the samples that it trains on.
 
     The micro-batches are those that fitted this machine before. Raises DataError where there is no sample.
@@ -141,9 +160,8 @@ def _engine(recipe: Recipe, alive: Callable[[], None]) -> tuple["TorchEngine", S
     from daybreak.training import column_files, micro_batch
 
     home = Home.here_or_none()
-    workload = Plug(use=recipe.workload, **recipe.arguments).make()
     with sigterm_blocked():
-        dataset = workload.dataset(Path(recipe.arrays), recipe.split)
+        dataset: Any = workload.dataset(Path(recipe.arrays), recipe.split)
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
     engine = _engine_class(recipe, alive)(
@@ -163,6 +181,7 @@ def _engine(recipe: Recipe, alive: Callable[[], None]) -> tuple["TorchEngine", S
         if recipe.tuning.in_memory
         else None,
         follow_memory=recipe.follow_memory,
+        clipping=recipe.clipping if recipe.clipping != Clipping() else None,
     )
     return engine, dataset
 

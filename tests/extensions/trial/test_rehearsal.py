@@ -277,7 +277,7 @@ FAULTS = {
         "        torch.optim.lr_scheduler.StepLR(made, 30)\n"
         "        return made\n\n    def predict(self",
         r"Fraud\.optimizer has a scheduler, whose rate training overwrites at each update; leave it "
-        r"out, and set train\.rate \(0\.002\), train\.warmup and train\.decay",
+        r"out, and set train\.rate \(0\.002\), train\.warmup and train\.schedule, which may be a method",
     ),
     "a state that only this process has": (
         "    def predict(self",
@@ -361,6 +361,27 @@ def test_what_is_read_elsewhere_and_a_rate_that_is_replaced_are_noted(
     assert "Fraud connects to 127.0.0.1:9, whose answers are in no digest" in connects
     assert "of fraud.py asks what time it is" in now
     assert "of fraud.py reads the environment" in here
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ("", "note      schedule is not called, as train.schedule is stable; set it to own"),
+        ("train: {schedule: own, rate: 0.5}\n", "schedule  halfway, 0.25 "),
+    ],
+)
+def test_a_schedule_of_the_class_is_tried_where_params_ask_for_it(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str], train: str, said: str
+) -> None:
+    edit(
+        home,
+        "    def predict(self",
+        "    def schedule(self, done):\n        return 1 - done\n\n    def predict(self",
+    )
+    params = home / "params.yaml"
+    params.write_text(params.read_text() + train)
+    in_process()
+    assert said in capfd.readouterr().out
 
 
 def test_features_of_the_day_and_a_constant_prediction_are_noted(

@@ -16,7 +16,7 @@ What is learned is the same, up to rounding, and so are checkpoints: whole, and 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -129,14 +129,15 @@ class FsdpEngine(TorchEngine):
             *args, whole=self._whole, dataset=self._dataset, on_shrink=self._on_shrink, **parts
         )
 
-    def weights(self) -> dict[str, Tensor]:
-        """Returns the whole model, in main memory, on worker 0; {} on others."""
-        tensors = {name: _gathered(tensor, self.rank) for name, tensor in self.model.state_dict().items()}
+    def whole(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns weights whole, in main memory, on worker 0; {} on others."""
+        tensors = {name: _gathered(tensor, self.rank) for name, tensor in weights.items()}
         return {} if self.rank else tensors
 
-    def _load_weights(self, tensors: dict[str, Tensor]) -> None:
+    def shares(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns this worker's shares of whole weights."""
         own = self.model.state_dict()
-        self.model.load_state_dict({name: _share(value, own.get(name)) for name, value in tensors.items()})
+        return {name: _share(value, own.get(name)) for name, value in weights.items()}
 
 
 class FsdpAccumulation(Accumulation):
@@ -233,11 +234,15 @@ class FsdpGradients(Gradients):
         for parameter in self._trained:
             parameter.grad = None
 
-    def square(self) -> Tensor:
-        """Returns this worker's part of |gradient|^2 of all workers."""
+    def _tensors(self) -> list[Tensor]:
+        """Returns this worker's shares of the gradients of all workers."""
         shares = (each.grad for each in self._trained)
-        own = [share.to_local() for share in shares if isinstance(share, DTensor)]
-        return nn.utils.get_total_norm(own).square()
+        return [share.to_local() for share in shares if isinstance(share, DTensor)]
+
+    def _norm(self, tensors: Sequence[Tensor]) -> Tensor:
+        square = super()._norm(tensors).square()
+        dist.all_reduce(square)
+        return square.sqrt()
 
     def reduce(
         self,

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from daybreak.contract.errors import ParamsError, PipelineError
 from daybreak.contract.formats import counted
 from daybreak.contract.table import Table
-from daybreak.contract.workload import ARRAYS, State, make_model, serves_rows, write_state
+from daybreak.contract.workload import (
+    ARRAYS,
+    State,
+    make_model,
+    own_schedule,
+    serves_rows,
+    write_state,
+)
 from daybreak.evaluation.scoring import check_shape, declared, judged
 from daybreak.extensions.trial import trial_version
 from daybreak.extensions.trial.rehearsal import CODE
@@ -125,6 +132,12 @@ class ModelChecks:
         train = self._params.train
         if note := note_of_rate(optimizer, train.rate):
             self._note(note)
+        if train.schedule == "own":
+            with self._method("schedule"):
+                factor = own_schedule(self.workload)(0.5)
+            self._say("schedule", f"halfway, {factor * train.rate:.4g}")
+        elif hasattr(self.workload, "schedule"):
+            self._note(f"schedule is not called, as train.schedule is {train.schedule}; set it to own")
         before = leaves(batch, Tensor.clone)
         losses = self._loss(model, batch)
         self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")

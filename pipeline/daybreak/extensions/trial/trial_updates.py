@@ -162,7 +162,8 @@ def _expect_trained_rate(trial: TrialModel, rate: float) -> None:
             trial,
             "optimizer",
             f"{what} training overwrites at each update",
-            f"leave it out, and set train.rate ({rate:g}), train.warmup and train.decay",
+            f"leave it out, and set train.rate ({rate:g}), train.warmup and train.schedule, which may be a "
+            f"method schedule(done) of the class",
         )
 
 
@@ -247,7 +248,7 @@ def note_of_rate(optimizer: Optimizer, rate: float) -> str:
         return ""
     return (
         f"optimizer sets a rate of {largest:g}, and training takes train.rate: {rate:g} in its place, with "
-        f"train.warmup and train.decay; groups keep their ratio to the largest"
+        f"train.warmup and train.schedule; groups keep their ratio to the largest"
     )
 
 
