@@ -5,11 +5,11 @@ What rots unseen is found before a rollback or a night needs it; `daybreak repai
 
 from datetime import timedelta
 
-import homes
-import notify
 from airflow.sdk import DAG
 from command_sensor import Command
-from homes import Home
+from home import Home, cron
+from homes import homes
+from notify import command, failed
 
 
 def audit_of(home: Home) -> DAG:
@@ -17,16 +17,16 @@ def audit_of(home: Home) -> DAG:
     with home.dag(
         "audit",
         description="Read every byte that is kept, and compare it with the ledger",
-        doc_md=__doc__,
-        cron="0 9 * * 0",
+        doc=__doc__,
+        schedule=cron("0 9 * * 0"),
         default_args={
             "retries": 1,
             "retry_delay": timedelta(minutes=10),  # a promotion under way looks like a difference
-            "on_failure_callback": notify.failed,
+            "on_failure_callback": failed,
         },
     ) as dag:
-        Command(task_id="audit", bash_command=notify.command(home, "audit --deep"))
+        Command(task_id="audit", bash_command=command(home, "audit --deep"))
     return dag
 
 
-dag, *dags_of_members = [audit_of(home) for home in homes.homes()]
+dag, *dags_of_members = [audit_of(home) for home in homes()]

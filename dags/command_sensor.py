@@ -12,19 +12,22 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from airflow.configuration import conf
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow_versions import AirflowException, AirflowFailException, AirflowSkipException
+from home import of_dag
+from notify import NOTHING_TO_DO, given
 
 NOT_YET = 75
 FINAL = 78
-NOTHING_TO_DO = 99
 NO_RETRY = f"the command ended with exit status {FINAL}: it fails again until something is changed"
 # Nothing starts a task again sooner: Airflow 3.3 may take the exit of one run for the loss of the next
 # (dags/review.py says how), and a scheduler on a busy machine reads an exit some seconds late.
 SETTLED = timedelta(seconds=10)
 # deploy/kubernetes-executor sets it for whatever reads the DAGs, and for the tasks.
-IN_PODS = "KubernetesExecutor" in os.environ.get("AIRFLOW__CORE__EXECUTOR", "")
+EXECUTOR = conf.get("core", "executor")
+IN_PODS = "KubernetesExecutor" in EXECUTOR
 
 
 class Command(BashOperator):
@@ -39,6 +42,10 @@ class Command(BashOperator):
             if process is None or process.returncode != FINAL:
                 raise
             raise AirflowFailException(f"{NO_RETRY}; the log says why") from error
+
+    def get_env(self, context: Any) -> dict[str, str]:
+        """Returns the variables of the command, with secrets, which are stored nowhere."""
+        return dict(super().get_env(context)) | given(of_dag(self.dag_id))
 
 
 class CommandSensor(BaseSensorOperator):
@@ -96,7 +103,7 @@ class CommandSensor(BaseSensorOperator):
         """Runs the command, with its output in the log, and returns its exit status."""
         process = subprocess.Popen(
             ["bash", "-c", self.bash_command],
-            env={**os.environ, **(self.env or {})},
+            env={**os.environ, **given(of_dag(self.dag_id)), **(self.env or {})},
             start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

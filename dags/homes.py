@@ -8,69 +8,54 @@ import json
 import logging
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
-import yaml  # Airflow brings it
-from airflow.sdk import DAG, Asset, CronTriggerTimetable
+import yaml  # Airflow brings it, and croniter
+from croniter import croniter
+from home import Home, Schedule
 
 log = logging.getLogger(__name__)
 
 LEAD = Path(os.environ.get("DAYBREAK_HOME", Path(__file__).resolve().parents[1]))
-NAME = "daybreak"  # where params.yaml leaves register.name out
 MODEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
-@dataclass(frozen=True)
-class Home:
-    """A home whose nights this Airflow runs; `model` is empty for the home itself."""
+def schedule_of(folder: Path) -> Schedule:
+    """Returns when the nights of a home start, by its params.yaml; Airflow reads it with each DAG file.
 
-    folder: Path
-    model: str = ""
-
-    def dag_id(self, name: str) -> str:
-        """Returns the id of the home's DAG of that name."""
-        return f"{name}.{self.model}" if self.model else name
-
-    def dag(self, name: str, *, cron: str = "", **given: Any) -> DAG:
-        """Returns a DAG of the home by that name, without tasks, which has one run at a time.
-
-        `cron` says when it runs, in UTC; "" is on request.
-        """
-        due = CronTriggerTimetable(cron, timezone="UTC") if cron else None
-        return DAG(self.dag_id(name), schedule=due, catchup=False, max_active_runs=1, tags=self.tags, **given)
-
-    @property
-    def champion(self) -> Asset:
-        """Returns the asset that is updated whenever another version of the home's model serves."""
-        return self._asset("champion")
-
-    @property
-    def predictions(self) -> Asset:
-        """Returns the asset that is updated whenever a night has written the predictions of a day."""
-        return self._asset("predictions")
-
-    def _asset(self, what: str) -> Asset:
-        return Asset(name=f"{self._name} {what}", uri=f"daybreak://{quote(self._name, safe='')}/{what}")
-
-    @property
-    def _name(self) -> str:
-        """Returns the name of the home's model."""
-        try:
-            values = yaml.safe_load((self.folder / "params.yaml").read_text()) or {}
-            return self.model or str((values.get("register") or {}).get("name", NAME))
-        except (OSError, yaml.YAMLError, AttributeError):
-            return NAME
-
-    @property
-    def tags(self) -> list[str]:
-        """Returns the tags of the home's DAGs."""
-        return ["daybreak", *([self.model] if self.model else [])]
+    Raises ValueError where params.yaml cannot be read, or says something else.
+    """
+    path = folder / "params.yaml"
+    try:
+        values = yaml.safe_load(path.read_text()) if path.exists() else {}
+        night = (values or {}).get("night") or {}
+        left_out = {field.name: field.default for field in fields(Schedule)}
+        given = {"cron" if name == "schedule" else name: value for name, value in night.items()}
+        due = left_out | {name: value for name, value in given.items() if name in left_out}
+        assets = due["assets"] or []
+        if not isinstance(assets, list) or not all(isinstance(uri, str) for uri in assets):
+            raise ValueError(f"night.assets is {assets!r}, not a list of URIs")
+        if not croniter.is_valid(due["cron"]):
+            raise ValueError(f"night.schedule is {due['cron']!r}, not a cron expression")
+        ZoneInfo(due["time_zone"])
+        return Schedule(due["cron"], due["time_zone"], tuple(assets), float(due["decide_hours"]))
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not say when nights run: {error}") from None
 
 
-OWN = Home(LEAD)
+def _name_of(folder: Path) -> str:
+    """Returns the name of a home's model."""
+    try:
+        values = yaml.safe_load((folder / "params.yaml").read_text()) or {}
+        return str((values.get("register") or {}).get("name", Home.name))
+    except (OSError, yaml.YAMLError, AttributeError):
+        return Home.name
+
+
+OWN = Home(LEAD, name=_name_of(LEAD))
 
 
 def homes() -> list[Home]:
@@ -93,11 +78,19 @@ def homes() -> list[Home]:
             log.error("%s is not a member yet (%s); run daybreak fleet in %s", folder, error, LEAD)
             continue
         if re.fullmatch(MODEL, model):
-            members.setdefault(model, Home(folder, model))
+            members.setdefault(model, Home(folder, model, name=model))
     return [OWN, *members.values()]
 
 
-def of_dag(dag_id: str) -> Home:
-    """Returns the home that a DAG is of."""
-    model = dag_id.partition(".")[2]
-    return next((home for home in homes() if home.model == model), OWN)
+def with_schedules() -> Iterator[Home]:
+    """Yields the homes with when their nights start.
+
+    A member whose params.yaml does not say it has no nights. Raises ValueError where the home's own does not.
+    """
+    for home in homes():
+        try:
+            yield replace(home, due=schedule_of(home.folder))
+        except ValueError as error:
+            if home == OWN:
+                raise
+            log.error("%s has no nights: %s", home.model, error)

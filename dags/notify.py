@@ -6,7 +6,6 @@ A message goes to the task log and to the notifiers named in params.yaml (`notif
 import json
 import logging
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -14,40 +13,43 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import homes
-from homes import Home
+from airflow.sdk import Connection, Variable
+from airflow.sdk.log import mask_secret
+from home import Home, night_of, of_dag
 
 log = logging.getLogger(__name__)
+
+DAYBREAK = [sys.executable, "-P", "-m", "daybreak"]
 
 MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
 TRAINING = "workflowType=machine_learning"  # without it, MLflow opens in its view for language models
 NOTHING_TO_DO = 99
-
-
-def night_of(run_id: str) -> str:
-    """Returns the name of the night that a run of the DAG is; the same after a clear."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).strip(".-_") or "night"
+LATE = f"{Path(__file__).stem}.late"  # by which Airflow finds the function below
+PARTS = ("host", "port", "login", "password", "schema", "extra")
+# Of Airflow's own Python, which another one would take for its own.
+OTHERS = ("PYTHONPATH", "PYTHONHOME") if Path(DAYBREAK[0]).parent != Path(sys.executable).parent else ()
 
 
 def record_of(home: Home, run_id: str, name: str) -> dict[str, Any]:
     """Returns a record of the night that a run of the DAG is; {} before its stage wrote it."""
-    call = [sys.executable, "-P", "-m", "daybreak", "show", name, "--night", night_of(run_id)]
+    call = [*DAYBREAK, "show", name, "--night", night_of(run_id)]
     done = subprocess.run(
         call, cwd=home.folder, env=environment(home), capture_output=True, text=True, timeout=120, check=False
     )
     if done.returncode not in (0, NOTHING_TO_DO):
-        raise RuntimeError(f"{' '.join(call[1:])} failed: {done.stderr.strip()}")
+        raise RuntimeError(f"{' '.join(call)} failed: {done.stderr.strip()}")
     record: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     return record
 
 
 def update_champion(context: Any, result: Any = None) -> None:
     """Puts into the update of the champion's asset which version serves, once a task has succeeded."""
-    home = homes.of_dag(context["ti"].dag_id)
-    call = [sys.executable, "-P", "-m", "daybreak", "champion"]
-    given = environment(home)
+    home = of_dag(context["ti"].dag_id)
+    call = [*DAYBREAK, "champion"]
     try:
-        said = subprocess.run(call, cwd=home.folder, env=given, capture_output=True, timeout=120, check=True)
+        said = subprocess.run(
+            call, cwd=home.folder, env=environment(home), capture_output=True, timeout=120, check=True
+        )
         context["outlet_events"][home.champion].extra = json.loads(said.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.error("the update of %s does not say which version serves: %s", home.champion.uri, error)
@@ -55,7 +57,7 @@ def update_champion(context: Any, result: Any = None) -> None:
 
 def update_predictions(context: Any, result: Any = None) -> None:
     """Puts into the update of the predictions' asset what was written, once the task has succeeded."""
-    home = homes.of_dag(context["ti"].dag_id)
+    home = of_dag(context["ti"].dag_id)
     try:
         context["outlet_events"][home.predictions].extra = record_of(home, context["run_id"], "predictions")
     except (OSError, subprocess.SubprocessError, RuntimeError, ValueError) as error:
@@ -63,25 +65,58 @@ def update_predictions(context: Any, result: Any = None) -> None:
 
 
 def environment(home: Home) -> dict[str, str]:
-    """Returns the environment in which Daybreak's command line runs for that home."""
-    return {**os.environ, "DAYBREAK_HOME": str(home.folder)}
+    """Returns the environment in which Daybreak's command line runs for that home, with its secrets."""
+    kept = {name: value for name, value in os.environ.items() if name not in OTHERS}
+    return {**kept, "DAYBREAK_HOME": str(home.folder), **given(home)}
+
+
+def given(home: Home) -> dict[str, str]:
+    """Returns the variables that a team gives to the stages, with secrets from where Airflow keeps them.
+
+    That is its environment, a secrets backend or its database. Logs show *** in their place. Raises
+    ValueError for a secret whose place is none, and Airflow's own error for what it does not have.
+    """
+    secrets = {name: _secret(name, place) for name, place in home.secrets.items()}
+    for value in secrets.values():
+        mask_secret(value)
+    return {**home.env, **secrets}
+
+
+def _secret(variable: str, place: str) -> str:
+    kind, _, name = place.partition(":")
+    if kind == "variable" and name:
+        return str(Variable.get(name))
+    if kind == "connection" and name:
+        connection_id, _, part = name.rpartition(".")
+        if connection_id and part in PARTS:
+            return str(getattr(Connection.get(connection_id), part) or "")
+        return _for_sqlalchemy(Connection.get(name).get_uri())
+    raise ValueError(
+        f"the place of {variable} is {place!r}; write variable:KEY, connection:ID or connection:ID.password"
+    )
+
+
+def _for_sqlalchemy(uri: str) -> str:
+    return uri.replace("postgres://", "postgresql://", 1) if uri.startswith("postgres://") else uri
 
 
 def command(home: Home, arguments: str, folder: str = "") -> str:
     """Returns a shell command that runs Daybreak's command line in a folder below a home.
 
-    It runs this interpreter: the standard input of a task is a socket, so bash may take itself for a remote
+    It names the program: the standard input of a task is a socket, so bash may take itself for a remote
     shell and read ~/.bashrc, which may put another python first.
     """
-    path = f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
+    path = f'export PATH={shlex.quote(str(Path(DAYBREAK[0]).parent))}:"$PATH"'
+    apart = f"unset {' '.join(OTHERS)} && " if OTHERS else ""
     place = shlex.quote(str(home.folder))
-    named = f"export DAYBREAK_HOME={place} && " if home.model else ""
-    return f"{path} && {named}cd {place}{folder} && python -P -m daybreak {arguments}"
+    program = shlex.join([Path(DAYBREAK[0]).name, *DAYBREAK[1:]])
+    call = f"export DAYBREAK_HOME={place} && cd {place}{folder} && {program} {arguments}"
+    return f"{apart}{path} && {call}"
 
 
 def tell(home: Home, text: str, *options: str) -> None:
     """Hands the text to the notifiers and logs it; a failure of theirs is logged, not raised."""
-    call = [sys.executable, "-P", "-m", "daybreak", "notify", *options]
+    call = [*DAYBREAK, "notify", *options]
     try:
         done = subprocess.run(
             call,
@@ -107,19 +142,20 @@ def failed(context: Any) -> None:
     """Notifies of a task that failed for good; the command line adds the sentence that the stage left."""
     task = context["ti"]
     text = f"Daybreak: {task.dag_id}.{task.task_id} failed in run {task.run_id}"
-    tell(homes.of_dag(task.dag_id), text, "--night", night_of(task.run_id), "--stage", task.task_id)
+    tell(of_dag(task.dag_id), text, "--night", night_of(task.run_id), "--stage", task.task_id)
 
 
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30), "on_failure_callback": failed}
 
 
-def late(*, context: Any, hours: float) -> None:
+def late(*, context: Any, hours: float, **home: Any) -> None:
     """Notifies of a night that missed its own deadline, which the command line knows, at Airflow's.
 
-    That of a backfill has passed before it begins; its night is late by its own deadline alone.
+    That of a backfill has passed before it begins; its night is late by its own deadline alone. The process
+    that is told has read no DAG: `home` says whose night it is.
     """
     dag, run = context["dag_run"]["dag_id"], context["dag_run"]["dag_run_id"]
     if context["dag_run"]["run_type"] == "backfill":
         return
     text = f"Daybreak: run {run} of {dag} has opened no night {hours:g} hours after it was due"
-    tell(homes.of_dag(dag), text, "--late", "--night", night_of(run))
+    tell(Home(Path(home.pop("folder")), **home), text, "--late", "--night", night_of(run))

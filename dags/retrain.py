@@ -7,41 +7,39 @@ version ready: those stages are sensors, which give their slot back between call
 What stages tell each other are the records in the folder of the night; a task's log ends with the
 record that it wrote. `predict` and `close` run whatever happened; `done` is green if nothing on the way
 failed, and `verdict` only if a version was promoted: otherwise it is skipped. Its XCom says what was decided.
-
-Run as a script, this file runs one night in the terminal, without a scheduler.
 """
 
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import homes
-import notify
-import review
-import schedule
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import (
-    DAG,
-    Asset,
-    BaseOperatorLink,
-    CronTriggerTimetable,
-    DeadlineAlert,
-    DeadlineReference,
-    Param,
-    SyncCallback,
-    chain,
-)
-from airflow.sdk.exceptions import ParamValidationError
-from command_sensor import IN_PODS, Command, CommandSensor
+from airflow.sdk import DAG, Asset, BaseOperatorLink, Param, chain
+from airflow_versions import CronTriggerTimetable, since
+from command_sensor import EXECUTOR, IN_PODS, Command, CommandSensor
 from forms import optional
-from homes import Home
+from home import Home, day_of, night_of, of_dag
+from homes import OWN, with_schedules
+from notify import (
+    DEFAULT_ARGS,
+    LATE,
+    MLFLOW_UI,
+    TRAINING,
+    command,
+    record_of,
+    update_champion,
+    update_predictions,
+)
+from review import approve, question, review
 from verdict import Verdict
 
+DeadlineAlert, DeadlineReference, SyncCallback = (
+    since((3, 2), f"airflow.sdk.{name}") for name in ("DeadlineAlert", "DeadlineReference", "SyncCallback")
+)
 log = logging.getLogger(__name__)
 
 # Far beyond any night: its own deadlines end it, train_until and decide_until, which have no upper limit.
@@ -136,7 +134,8 @@ OPEN = " ".join(
         '${DUE:+--due "$DUE"}',
         *(f'${{{name}:+--set "{key}=${name}"}}' for name, key in ASSIGN.items()),
         '--trigger "$TRIGGER"',
-        *([] if IN_PODS else ["--warm"]),  # what it keeps for later stages would end with its pod
+        # What it keeps for later stages would end with its pod, and may be on another machine than they.
+        *(["--warm"] if EXECUTOR == "LocalExecutor" else []),
     ]
 )
 # Airflow makes up for the last night that was due while it was down, `catchup` or not. A clear asks for it,
@@ -163,9 +162,9 @@ class MlflowLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Returns the address of the page; of the list of runs while the night has no registered version."""
-        version = notify.record_of(homes.of_dag(ti_key.dag_id), ti_key.run_id, "version")
+        version = record_of(of_dag(ti_key.dag_id), ti_key.run_id, "version")
         page = self.page.format(**{"experiment": "0"} | version) if version else "experiments"
-        return f"{notify.MLFLOW_UI}/#/{page}?{notify.TRAINING}"
+        return f"{MLFLOW_UI}/#/{page}?{TRAINING}"
 
 
 class ReportLink(MlflowLink):
@@ -181,7 +180,7 @@ class ReportLink(MlflowLink):
 
 def stage(home: Home, name: str, **given: Any) -> Command:
     """Returns the task of a stage that runs once."""
-    return Command(task_id=name, bash_command=notify.command(home, name, IN_NIGHT), **given)
+    return Command(task_id=name, bash_command=command(home, name, IN_NIGHT), **given)
 
 
 def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
@@ -189,57 +188,61 @@ def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
 
     A failure of the stage is final; Airflow retries only calls that were lost.
     """
-    call = f"{notify.command(home, name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
+    call = f"{command(home, name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
     return CommandSensor(task_id=name, bash_command=call, retries=100, timeout=NO_TIMEOUT_S, **given)
 
 
-def _alert(hours: float) -> DeadlineAlert:
-    """Returns the alert of a night that is not decided so many hours after it was due."""
+def _alert(home: Home) -> Any:
+    """Returns the alert of a night that is not decided so many hours after it was due; None if it can't be.
+
+    Runs that assets start have no logical date, from which it counts.
+    """
+    has_dates = isinstance(home.night_args.get("schedule", ""), str) and not home.due.assets
+    if SyncCallback is None or not has_dates:
+        return None
+    hours = home.due.decide_hours
+    given = {"hours": hours, "folder": str(home.folder), "env": dict(home.env), "secrets": dict(home.secrets)}
     return DeadlineAlert(
         # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
         reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
         interval=timedelta(hours=hours) + OPENED_WITHIN,
         # Airflow's KubernetesExecutor cannot run it, and a scheduler that asks it to would end.
-        callback=SyncCallback(
-            "notify.late", kwargs={"hours": hours}, executor="LocalExecutor" if IN_PODS else None
-        ),
+        callback=SyncCallback(LATE, kwargs=given, executor="LocalExecutor" if IN_PODS else None),
     )
 
 
 def nights_of(home: Home) -> DAG:
     """Returns the DAG of the nights of a home."""
-    due = schedule.of_nights(home.folder)
+    due, alert = home.due, _alert(home)
     folder = f"{shlex.quote(str(home.folder))}{IN_NIGHT}"
     opened = f'[ -d {folder} ] || {{ echo "no night was opened"; exit 99; }}; '
-    with DAG(
-        home.dag_id("retrain"),
+    # False would begin, in Airflow 3.3, with a night of up to 2.4 hours ago: beside one started by hand.
+    timetable = CronTriggerTimetable(due.cron, timezone=due.time_zone, run_immediately=timedelta(0))
+    ours = {"schedule": [Asset(uri) for uri in due.assets] or timetable}
+    ours |= {"deadline": alert} if alert else {}  # Airflow 3.0 does not know the word
+    with home.dag(
+        "retrain",
         description="Retrain tonight, judge, and promote only on proof",
-        doc_md=__doc__,
-        # False would begin, in Airflow 3.3, with a night of up to 2.4 hours ago: beside one started by hand.
-        schedule=[Asset(uri) for uri in due.assets]
-        or CronTriggerTimetable(due.cron, timezone=due.time_zone, run_immediately=timedelta(0)),
-        catchup=False,
-        max_active_runs=1,
+        doc=__doc__,
         params=FORM,
         user_defined_filters={
-            "night": notify.night_of,
-            "day_of": schedule.day_of,
-            "question": partial(review.question, home=home),
+            "night": night_of,
+            "day_of": day_of,
+            "question": partial(question, home=home),
         },
-        default_args=notify.DEFAULT_ARGS,
-        deadline=_alert(due.decide_hours) if not due.assets else None,  # their runs have no logical date
-        tags=home.tags,
+        default_args=DEFAULT_ARGS,
+        **(ours | dict(home.night_args)),
     ) as dag:
         close = Command(
             task_id="close",
-            bash_command=opened + notify.command(home, "close", IN_NIGHT),
+            bash_command=opened + command(home, "close", IN_NIGHT),
             trigger_rule="all_done",
         )
         predict = Command(
             task_id="predict",
-            bash_command=opened + NOT_PLANNED + notify.command(home, "predict", IN_NIGHT),
+            bash_command=opened + NOT_PLANNED + command(home, "predict", IN_NIGHT),
             outlets=[home.predictions],
-            post_execute=notify.update_predictions,
+            post_execute=update_predictions,
             trigger_rule="all_done",
         )
         close.operator_extra_links = (MlflowLink(), ReportLink())
@@ -249,23 +252,23 @@ def nights_of(home: Home) -> DAG:
         )  # also where nobody was asked
         promote = CommandSensor(
             task_id="promote",
-            bash_command=notify.command(home, "promote", IN_NIGHT),
+            bash_command=command(home, "promote", IN_NIGHT),
             retry_failures=True,
             outlets=[home.champion],
-            post_execute=notify.update_champion,
+            post_execute=update_champion,
             timeout=timedelta(hours=3).total_seconds(),
         )
         chain(
             CommandSensor(  # nights of one home take turns
                 task_id="open",
-                bash_command=NOT_MISSED + notify.command(home, OPEN),
+                bash_command=NOT_MISSED + command(home, OPEN),
                 env=TYPED,
                 retry_failures=True,
                 timeout=NO_TIMEOUT_S,
             ),
             CommandSensor(  # until the day is there
                 task_id="ingest",
-                bash_command=notify.command(home, "ingest", IN_NIGHT),
+                bash_command=command(home, "ingest", IN_NIGHT),
                 retry_failures=True,
                 timeout=NO_TIMEOUT_S,
                 poke_interval=LOOKED_EVERY_S,
@@ -275,7 +278,7 @@ def nights_of(home: Home) -> DAG:
             stage(home, "profile"),
             CommandSensor(
                 task_id="plan",
-                bash_command=notify.command(home, "plan", IN_NIGHT) + ONLY_PLAN,
+                bash_command=command(home, "plan", IN_NIGHT) + ONLY_PLAN,
                 retry_failures=True,
                 timeout=NO_TIMEOUT_S,
             ),
@@ -283,8 +286,8 @@ def nights_of(home: Home) -> DAG:
             stage(home, "evaluate"),
             stage(home, "register"),
             gate,
-            review.review(),
-            review.approve(home, IN_NIGHT),
+            review(),
+            approve(home, IN_NIGHT),
             refit,
             promote,
             predict,
@@ -296,22 +299,19 @@ def nights_of(home: Home) -> DAG:
     return dag
 
 
-def nights_of_members() -> Iterator[DAG]:
-    """Yields the DAG of each member whose params.yaml says when its nights run."""
-    for home in homes.homes():
-        try:
-            if home != homes.OWN:
-                yield nights_of(home)
-        except ValueError as error:
-            log.error("%s has no nights: %s", home.model, error)
+dag, *of_members = [nights_of(home) for home in with_schedules()]
 
-
-dag, of_members = nights_of(homes.OWN), [*nights_of_members()]
-
+# `make night`: one night in the terminal, without a scheduler.
 if __name__ == "__main__":
+    from airflow.sdk.exceptions import AirflowSkipException, ParamValidationError
+
+    def skip(context: Any) -> None:
+        """Skips the task in a terminal, where nobody would see it."""
+        raise AirflowSkipException("a person answers by daybreak approve")
+
     dag.deadline = None  # dag.test() of Airflow 3.3 cannot look its own alert up again
-    dag.get_task("review").pre_execute = review.skip  # nor end a wait; a person answers by the command line
-    dag.get_task("promote").bash_command = notify.command(homes.OWN, "promote --wait", IN_NIGHT)
+    dag.get_task("review").pre_execute = skip  # nor end a wait; a person answers by the command line
+    dag.get_task("promote").bash_command = command(OWN, "promote --wait", IN_NIGHT)
     for task in dag.tasks:
         task.retries = 0  # the person who reads the sentence tries again
     try:

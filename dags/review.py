@@ -17,19 +17,17 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-import homes
-import notify
-from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
-from airflow.sdk.execution_time.hitl import upsert_hitl_detail
+from airflow.sdk import BaseOperator
+from airflow_versions import AirflowSkipException, since
 from command_sensor import SETTLED, Command
 from forms import optional
-from homes import OWN, Home
+from home import Home, of_dag
+from notify import MLFLOW_UI, TRAINING, command, record_of
 
 APPROVE, REJECT = "Approve", "Reject"
 
 # Not named as a field of the form of retrain: Airflow fills a task's params in from those of the run.
-FORM = {
+ANSWER_FORM = {
     "approval_reason": optional(
         "string",
         "Reason",
@@ -40,17 +38,16 @@ FORM = {
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 ANSWER = "(ti.xcom_pull(task_ids='review') or {})"
-TYPED = {
+ANSWER_TYPED = {
     "BY": f"{{{{ ({ANSWER}.get('responded_by_user') or {{}}).get('name') or '' }}}}",
     "REASON": f"{{{{ ({ANSWER}.get('params_input') or {{}}).get('approval_reason') or '' }}}}",
     "REJECT": f"{{{{ '' if '{APPROVE}' in ({ANSWER}.get('chosen_options') or []) else 'true' }}}}",
     "RUN": "{{ run_id }}",
 }
 # Nobody answered: Airflow took the default, and `promote` says that the champion stays.
-ANSWER_COMMAND = (
-    '{ [ -n "$BY" ] || exit 99; } && '
-    'python -P -m daybreak approve ${REJECT:+--reject} --reason "$REASON" --by "$BY (in Airflow run $RUN)"'
-)
+ANSWERED = '{ [ -n "$BY" ] || exit 99; } && '
+HAND_ON = 'approve ${REJECT:+--reject} --reason "$REASON" --by "$BY (in Airflow run $RUN)"'
+NOBODY_ASKED = "echo 'this Airflow cannot ask; answer by daybreak approve, in a terminal'; exit 99"
 
 
 def plain(text: str) -> str:
@@ -58,9 +55,9 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*\[|])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
 
 
-def question(run_id: str, home: Home = OWN) -> str:
+def question(run_id: str, home: Home) -> str:
     """Returns the question to a person, in Markdown."""
-    verdict = notify.record_of(home, run_id, "verdict")
+    verdict = record_of(home, run_id, "verdict")
     if not verdict.get("approve_until"):
         return "Nobody is asked."
     until = datetime.fromisoformat(verdict["approve_until"])
@@ -70,8 +67,8 @@ def question(run_id: str, home: Home = OWN) -> str:
     ]
     if verdict["inconclusive"]:
         lines.append("It is not proven: to approve it, give a reason.")
-    if version := notify.record_of(home, run_id, "version"):
-        page = f"{notify.MLFLOW_UI}/#/models/{version['name']}/versions/{version['number']}?{notify.TRAINING}"
+    if version := record_of(home, run_id, "version"):
+        page = f"{MLFLOW_UI}/#/models/{version['name']}/versions/{version['number']}?{TRAINING}"
         lines.append(f"What it rests on: [version {version['number']} in MLflow]({page})")
     checks = [
         f"| {plain(c['name'])} | {'ok' if c['ok'] else 'failed'} | {plain(c['text'])} |"
@@ -86,56 +83,53 @@ def only_if_asked(context: Any) -> None:
 
     An answer on the command line may come before the question, or before Airflow retries it.
     """
-    home = homes.of_dag(context["ti"].dag_id)
+    home = of_dag(context["ti"].dag_id)
     for word in ("approval", "stop"):
-        if said := notify.record_of(home, context["run_id"], word):
+        if said := record_of(home, context["run_id"], word):
             raise AirflowSkipException(f"{said['by']} has answered on the command line: {said['reason']}")
-    until = notify.record_of(home, context["run_id"], "verdict").get("approve_until")
+    until = record_of(home, context["run_id"], "verdict").get("approve_until")
     if not until:
         raise AirflowSkipException("nobody is asked: release.approval in params.yaml says when a person is")
     left = datetime.fromisoformat(until) - datetime.now(UTC)
-    context["task"].response_timeout = max(left, SETTLED)  # a wait of 0 would last for ever
+    limit = "response_timeout" if hasattr(context["task"], "response_timeout") else "execution_timeout"
+    setattr(context["task"], limit, max(left, SETTLED))  # a wait of 0 would last for ever
 
 
-def skip(context: Any) -> None:
-    """Skips the task in a terminal, where nobody would see it."""
-    raise AirflowSkipException("a person answers by daybreak approve")
+HITLOperator = since((3, 1), "airflow.providers.standard.operators.hitl.HITLOperator")
 
 
-class Review(HITLOperator):
+class Review(HITLOperator or BaseOperator):  # type: ignore[misc]
     """Question that is repeated, in the same try, where an approval without proof lacks its reason."""
 
     @property
     def serialized_params(self) -> dict[str, dict[str, Any]]:
         """Returns the empty form, whatever the run or an earlier answer said."""
-        return {name: field | {"value": None} for name, field in super().serialized_params.items()}
+        return {name: field.serialize() | {"value": None} for name, field in ANSWER_FORM.items()}
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         """Returns the answer, or waits for another one."""
         answer = super().execute_complete(context, event)
         reason = (answer["params_input"].get("approval_reason") or "").strip()
         approved = APPROVE in answer["chosen_options"]
-        home = homes.of_dag(context["ti"].dag_id)
-        verdict = notify.record_of(home, context["run_id"], "verdict")
+        home = of_dag(context["ti"].dag_id)
+        verdict = record_of(home, context["run_id"], "verdict")
         if approved and not reason and verdict.get("inconclusive"):
             self.log.warning("What is not proven is approved only with a reason; asking again")
-            # For an existing question, this deletes the answer.
-            upsert_hitl_detail(
-                context["ti"].id, options=self.options, subject=self.subject, params=self.serialized_params
-            )
-            raise TaskAwaitingInput(method_name="execute_complete", timeout=self.response_timeout)
+            self.execute(context)  # for an existing question, it deletes the answer; and waits again
         return answer
 
 
-def review() -> Review:
+def review() -> BaseOperator:
     """Returns the task that asks a person, where one is to be asked."""
+    if HITLOperator is None:
+        return Command(task_id="review", bash_command=NOBODY_ASKED)
     return Review(
         task_id="review",
         subject="Shall the new version serve?",
         body="{{ run_id | question }}",
         options=[APPROVE, REJECT],
         defaults=REJECT,
-        params=FORM,
+        params=ANSWER_FORM,
         pre_execute=only_if_asked,
         retries=100,  # for runs that Airflow takes for failed; each retry asks again
         retry_delay=SETTLED,
@@ -146,7 +140,7 @@ def approve(home: Home, folder: str) -> Command:
     """Returns the task that hands the answer to the command line, in the folder of the night."""
     return Command(
         task_id="approve",
-        bash_command=notify.command(home, "", folder).removesuffix("python -P -m daybreak ") + ANSWER_COMMAND,
-        env=TYPED,
+        bash_command=ANSWERED + command(home, HAND_ON, folder),
+        env=ANSWER_TYPED,
         append_env=True,
     )

@@ -8,14 +8,14 @@ rollback. Its log ends with the release.
 
 from datetime import timedelta
 
-import homes
-import notify
 from airflow.sdk import DAG, Param
 from command_sensor import Command, CommandSensor
 from forms import optional
-from homes import Home
+from home import Home, cron
+from homes import homes
+from notify import DEFAULT_ARGS, command, failed, update_champion
 
-FORM = {
+ROLLBACK_FORM = {
     "to": optional(
         "integer",
         "Version",
@@ -48,7 +48,7 @@ FORM = {
 }
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
-TYPED = {
+ROLLBACK_TYPED = {
     "TO": "{{ params.to or '' }}",
     "STEPS": "{{ params.steps }}",
     "REASON": "{{ params.reason }}",
@@ -63,20 +63,20 @@ def rollback_of(home: Home) -> DAG:
     with home.dag(
         "rollback",
         description="Let an earlier version serve again",
-        doc_md=__doc__,
-        params=FORM,
-        default_args={"retries": 0, "on_failure_callback": notify.failed},
+        doc=__doc__,
+        params=ROLLBACK_FORM,
+        default_args={"retries": 0, "on_failure_callback": failed},
     ) as rollback:
         CommandSensor(
             task_id="rollback",
-            bash_command=notify.command(
+            bash_command=command(
                 home,
                 'rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON" --once "$ONCE" '
                 '${HOLD_DAYS:+--hold-days "$HOLD_DAYS"} ${BY:+--by "$BY"}',
             ),
-            env=TYPED,
+            env=ROLLBACK_TYPED,
             outlets=[home.champion],
-            post_execute=notify.update_champion,
+            post_execute=update_champion,
             timeout=timedelta(hours=3).total_seconds(),
         )
     return rollback
@@ -87,14 +87,14 @@ def drill_of(home: Home) -> DAG:
     with home.dag(
         "drill",
         description="Check that the version before the champion could be restored",
-        doc_md=__doc__,
-        cron="0 5 * * *",
-        default_args=notify.DEFAULT_ARGS,
+        doc=__doc__,
+        schedule=cron("0 5 * * *"),
+        default_args=DEFAULT_ARGS,
     ) as drill:
-        Command(task_id="drill", bash_command=notify.command(home, "drill"))
+        Command(task_id="drill", bash_command=command(home, "drill"))
     return drill
 
 
-rollback, *rollbacks_of_members = [rollback_of(home) for home in homes.homes()]
+rollback, *rollbacks_of_members = [rollback_of(home) for home in homes()]
 
-drill, *drills_of_members = [drill_of(home) for home in homes.homes()]
+drill, *drills_of_members = [drill_of(home) for home in homes()]

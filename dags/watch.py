@@ -6,12 +6,12 @@ which finding: the same finding finds its run there, and starts no other.
 
 from datetime import timedelta
 
-import homes
-import notify
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
 from command_sensor import Command, CommandSensor
-from homes import Home
+from home import Home, cron
+from homes import homes
+from notify import DEFAULT_ARGS, command
 
 DUE = "ti.xcom_pull(task_ids='due')"  # the trigger of the night, by the last line of `daybreak due`
 
@@ -21,18 +21,18 @@ def watch_of(home: Home) -> DAG:
     with home.dag(
         "watch",
         description="Watch the champion that serves, and the jobs that run",
-        doc_md=__doc__,
-        cron="30 * * * *",
-        default_args=notify.DEFAULT_ARGS,
+        doc=__doc__,
+        schedule=cron("30 * * * *"),
+        default_args=DEFAULT_ARGS,
     ) as dag:
         watch = CommandSensor(
             task_id="watch",
-            bash_command=notify.command(home, "watch"),
+            bash_command=command(home, "watch"),
             retry_failures=True,
             timeout=timedelta(minutes=50).total_seconds(),
         )
-        Command(task_id="reap", bash_command=notify.command(home, "reap"))
-        due = Command(task_id="due", bash_command=notify.command(home, "due"))
+        Command(task_id="reap", bash_command=command(home, "reap"))
+        due = Command(task_id="due", bash_command=command(home, "due"))
         night = TriggerDagRunOperator(
             task_id="night",
             trigger_dag_id=home.dag_id("retrain"),
@@ -44,4 +44,4 @@ def watch_of(home: Home) -> DAG:
     return dag
 
 
-dag, *dags_of_members = [watch_of(home) for home in homes.homes()]
+dag, *dags_of_members = [watch_of(home) for home in homes()]

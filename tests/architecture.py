@@ -50,6 +50,7 @@ TOP = (
     "stages",
     "runner",
     "dvc_file",
+    "dag_file",
     "check",
     "commands",
     "cli",

@@ -7,6 +7,7 @@
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -377,3 +378,33 @@ def notify(home: Home, *, text: str = "", night: str = "", stage: str = "", late
     if stage and is_open:
         return 0 if notifier.tell(home, night_events.note_failure(stage, folder)) else 1
     return 0 if notifier.send(home, message) else 1
+
+
+def dags(home: Home, folder: str, *, command_: str = "") -> int:
+    """Write a DAG file for this home, for an Airflow that has no Daybreak.
+
+    Args:
+        home: whose nights Airflow is to run
+        folder: where that Airflow reads DAG files
+        command_: the daybreak of the environment that runs the stages, where they run; this one if left out
+    """
+    from daybreak import dag_file
+
+    name = home.params.register_.name
+    path = Path(folder) / f"nights_{re.sub(r'[^A-Za-z0-9_]', '_', name)}.py"
+    program = Path(command_) if command_ else Path(sys.executable).with_name("daybreak")
+    if not program.is_absolute():
+        raise ParamsError(f"--command is {command_}; write an absolute path, as tasks run in other folders")
+    if not Path(folder).is_dir():
+        raise ParamsError(f"{folder} is not a folder; name one in which Airflow reads DAG files")
+    changed = dag_file.write(path, home=home.folder, name=name, night=home.params.night, command=program)
+    print(f"{path} {'is written' if changed else 'is as it would be written'}: its nights run {program}.")
+    if not program.exists():
+        print(f"There is no {program} here; it has to be wherever tasks run.")
+    print("Next, in Airflow:")
+    print("1. name owner, pool, queue, schedule or secrets in its last line, if you like;")
+    print(f"2. unpause retrain.{name} and watch.{name} (airflow dags unpause), and the others if you like;")
+    print(f"3. trigger retrain.{name}, and look at its task verdict.")
+    for (major, minor), sentence in sorted(dag_file.lacking().items()):
+        print(f"Before Airflow {major}.{minor}, {sentence}.")
+    return 0

@@ -34,15 +34,15 @@ PART = """
 import homes, notify, retrain
 from datetime import timedelta
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, chain
+from airflow.sdk import DeadlineAlert, DeadlineReference, chain
 from command_sensor import CommandSensor
-night = retrain.nights_of(homes.OWN)
+night = retrain.dag
 due = DeadlineAlert(
     reference=DeadlineReference.DAGRUN_LOGICAL_DATE, interval=timedelta(seconds=1),
     callback=night.deadline[0].callback,
 )
-with DAG(
-    "part", schedule=None, params=retrain.FORM, default_args=notify.DEFAULT_ARGS, deadline=due,
+with homes.OWN.dag(
+    "part", doc="", params=retrain.FORM, default_args=notify.DEFAULT_ARGS, deadline=due,
     user_defined_filters=night.user_defined_filters,
 ):
     opening = notify.command(homes.OWN, retrain.OPEN)

@@ -26,11 +26,11 @@ DESCRIBE = """
     from airflow.timetables.trigger import CronTriggerTimetable
     import pendulum
     def starts(home):
-        import schedule
+        from homes import schedule_of
         ended = []
         for text in ("", "night: {schedule: '30 2 * * *', time_zone: America/New_York}"):
             (home / "params.yaml").write_text(text)
-            due = schedule.of_nights(home)
+            due = schedule_of(home)
             timetable = CronTriggerTimetable(due.cron, timezone=due.time_zone)
             first = pendulum.datetime(2025, 3, 7, tz="UTC")
             restriction = TimeRestriction(earliest=first, latest=None, catchup=True)
@@ -43,17 +43,17 @@ DESCRIBE = """
         return ended
     def of_assets():
         from types import SimpleNamespace
-        import schedule
+        from home import day_of
         def updates(*days):
             return [SimpleNamespace(extra={"day": day} if day else None) for day in days]
         sales, returns = updates("2025-01-31", "2025-01-01"), updates("2025-01-30", None)
-        both = schedule.day_of({"sales": sales, "returns": returns})
-        return [both, schedule.day_of({"sales": updates(None)}), schedule.day_of({})]
+        both = day_of({"sales": sales, "returns": returns})
+        return [both, day_of({"sales": updates(None)}), day_of({})]
     def wrong(home):
-        import schedule
+        from homes import schedule_of
         (home / "params.yaml").write_text("night: {assets: s3://shop/sales}")
         try:
-            schedule.of_nights(home)
+            schedule_of(home)
         except ValueError as error:
             return str(error)
         finally:

@@ -1,0 +1,154 @@
+"""Writes one DAG file for a home, for an Airflow that is already there.
+
+The file is made of the modules in dags/, in the order in which they import each other: their functions,
+classes and constants, without what `make up` makes of them for its own home. It imports Airflow and the
+standard library alone, and runs stages by the command of Daybreak's own environment. What follows its last
+comment is the team's, and is kept when the file is written again.
+"""
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from hashlib import sha256
+from pathlib import Path
+
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.records import replace_text
+from daybreak.contract.sections import NightParams
+
+PACKAGED = Path(__file__).parent / "dags"  # in a wheel
+DAGS = PACKAGED if PACKAGED.exists() else Path(__file__).parents[2] / "dags"
+ENTRY, VERSIONS = "team", "airflow_versions"
+LEFT_OUT = ("homes",)  # reads which homes `make up` runs; the file has one
+HEAD = "# Written by daybreak dags ({digest}): write it again to change it, down to the last comment."
+YOURS = """\
+# Yours from here on: daybreak dags keeps it. help(dags) says what can be given, such as owner, pool, queue,
+# schedule and secrets; dags(HOME) can also be called in a file of your own that imports both.
+"""
+CALL = "dags(HOME)\n"
+
+
+def write(path: Path, *, home: Path, name: str, night: NightParams, command: Path) -> bool:
+    """Writes the DAG file of a home, and returns whether that changed it.
+
+    `name` is that of its model, after which its DAGs are named. Raises ParamsError for a file that
+    `daybreak dags` did not write, or that was changed above what is the team's.
+    """
+    there = path.read_text() if path.exists() else ""
+    yours = _yours(path, there) if there else CALL
+    body = text(home=home, name=name, night=night, command=command)
+    written = f"{HEAD.format(digest=_digest(body))}\n{body}{YOURS}{yours}"
+    if written == there:
+        return False
+    replace_text(path, written)
+    return True
+
+
+def text(*, home: Path, name: str, night: NightParams, command: Path) -> str:
+    """Returns the part of the DAG file that is not the team's."""
+    modules = _modules()
+    sections = {module: _section(module, *modules[module]) for module in _order(modules)}
+    sections["notify"] = _with_command(sections["notify"], command)
+    body = "\n\n".join(f"# From dags/{module}.py\n\n{part}" for module, part in sections.items())
+    due = f"Schedule({night.schedule!r}, {night.time_zone!r}, {night.assets!r}, {night.decide_hours!r})"
+    of_home = f"HOME = Home(Path({str(home)!r}), {name!r}, {name!r}, {due})\n"
+    doc = f'"""DAGs of the nights of {name}, for an Airflow without Daybreak."""\n'
+    return f"{doc}\n{_imports(modules, body)}\n{body}\n\n{of_home}\n\n"
+
+
+def lacking() -> dict[tuple[int, int], str]:
+    """Returns what does not work before a version of Airflow."""
+    tree = ast.parse((DAGS / f"{VERSIONS}.py").read_text())
+    named = (node for node in tree.body if isinstance(node, ast.Assign))
+    (table,) = (node.value for node in named if ast.unparse(node.targets[0]) == "LACKING")
+    lacks: dict[tuple[int, int], str] = ast.literal_eval(table)
+    return lacks
+
+
+def _yours(path: Path, there: str) -> str:
+    head, _, rest = there.partition("\n")
+    body, is_ours, yours = rest.partition(YOURS)
+    if not is_ours or head != HEAD.format(digest=_digest(body)):
+        raise ParamsError(
+            f"{path} was not written by daybreak dags, or was changed above its last comment; move it away, "
+            "and what is yours below that comment of the new file"
+        )
+    return yours
+
+
+def _digest(body: str) -> str:
+    return sha256(body.encode()).hexdigest()[:16]
+
+
+def _modules() -> dict[str, tuple[str, ast.Module]]:
+    """Returns the source of the modules in dags/ that the file is made of."""
+    sources = {path.stem: path.read_text() for path in sorted(DAGS.glob("*.py"))}
+    return {name: (source, ast.parse(source)) for name, source in sources.items() if name not in LEFT_OUT}
+
+
+def _order(modules: dict[str, tuple[str, ast.Module]]) -> list[str]:
+    """Returns the modules that the entry imports, directly or not, each after those that it imports."""
+    imports = {
+        name: {node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)}
+        for name, (_, tree) in modules.items()
+    }
+    needs = {name: imported & set(modules) for name, imported in imports.items()}
+    wanted, found = {ENTRY}, set[str]()
+    while wanted - found:
+        name = (wanted - found).pop()
+        found.add(name)
+        wanted |= needs[name]
+    return [*TopologicalSorter({name: sorted(needs[name]) for name in sorted(found)}).static_order()]
+
+
+def _section(name: str, source: str, tree: ast.Module) -> str:
+    """Returns the functions, classes and constants of a module, with their comments."""
+    constant = f"{name.upper()}_DOC"
+    uses_doc = "=__doc__" in source
+    lines = source.splitlines(keepends=True)
+    parts = [f'{constant} = """{ast.get_docstring(tree)}\n"""\n'] if uses_doc else []
+    end = tree.body[0].end_lineno or 0
+    for node in tree.body[1:]:
+        start, end = end, node.end_lineno or 0
+        if _is_kept(node):
+            parts.append("".join(lines[start:end]))
+    return "".join(parts).replace("=__doc__", f"={constant}").strip("\n") + "\n"
+
+
+def _is_kept(node: ast.stmt) -> bool:
+    """Returns whether a statement of a module defines something, which no other module has defined."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return False
+    if isinstance(node, ast.Assign):
+        names = [each.id for each in ast.walk(node.targets[0]) if isinstance(each, ast.Name)]
+        return all(each[0].isupper() for each in names)  # others are the DAGs of `make up`, and its log
+    return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AnnAssign | ast.For)
+
+
+def _with_command(section: str, command: Path) -> str:
+    written, made = re.subn(
+        r"^DAYBREAK = .*$", lambda _: f"DAYBREAK = [{str(command)!r}]", section, flags=re.M
+    )
+    assert made == 1, "dags/notify.py names the program once"
+    return written
+
+
+def _imports(modules: dict[str, tuple[str, ast.Module]], body: str) -> str:
+    """Returns what the modules import and `body` uses, of Airflow and the standard library."""
+    used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
+    whole, parts = {"logging"}, dict[str, set[str]]()
+    for _, tree in modules.values():
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                whole |= {each.name for each in node.names} & used
+            elif isinstance(node, ast.ImportFrom) and node.module not in {*modules, *LEFT_OUT}:
+                names = {each.name for each in node.names} & used
+                parts.setdefault(node.module or "", set()).update(names)
+    lines = [f"import {name}" for name in sorted(whole)]
+    lines += [_line(module, sorted(names)) for module, names in sorted(parts.items()) if names]
+    return "\n".join([*lines, "", "log = logging.getLogger(__name__)", "", ""])
+
+
+def _line(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    return line if len(line) <= 110 else f"from {module} import (\n    {', '.join(names)},\n)"
