@@ -44,7 +44,7 @@ def database(in_airflow: Callable[..., Any]) -> None:
 
 # A person's word and nothing else, for as many runs at once as a test asks for.
 REVIEWS = """
-import homes, review
+import homes, review  # Airflow reads only files that say airflow and dag
 from functools import partial
 of_home = {"question": partial(review.question, home=homes.OWN)}
 with homes.OWN.dag("reviews", doc="", default_args={}, max_active_runs=99, user_defined_filters=of_home):
