@@ -131,6 +131,9 @@ def emulated(store: Store) -> Iterator[None]:
     given = {**ENVIRONMENT, "STORAGE_EMULATOR_HOST": store.url}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
+    from gcsfs import GCSFileSystem  # which reads some of these when it is imported
+
+    GCSFileSystem.clear_instance_cache()  # which would go on with another address
     try:
         yield
     finally:

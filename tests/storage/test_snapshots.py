@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -17,7 +18,7 @@ from daybreak.contract.errors import DataError, sentence
 from daybreak.contract.records import digest as digest_of
 from daybreak.storage import mlflow_client, snapshots
 from daybreak.storage.home import Home
-from tests import cloud_storage
+from tests import cloud_storage, s3_storage
 from tests.bad_disks import full, in_memory
 
 pytestmark = [
@@ -256,3 +257,24 @@ def test_artifacts_lie_where_the_variable_says(
         downloaded = client.download_artifacts(run, "report.html", str(tmp_path / "back"))
     assert Path(downloaded).read_text() == "a report"
     assert [name for name in storage.storage.objects["bucket"] if name.endswith("report.html")]
+
+
+def test_s3_is_a_remote_of_dvc_and_a_place_for_artifacts_too(
+    night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_storage.served() as store, s3_storage.emulated(store):
+        url = f"    url = s3://bucket/dvc\n    endpointurl = {store.url}\n"
+        (night / ".dvc" / "config").write_text(REMOTE[: REMOTE.index("    url = ")] + url)
+        assert snapshots.push(Home.here())
+        shutil.rmtree(night / ".dvc" / "cache")
+        shutil.rmtree(night / "data" / "raw")
+        snapshots.restore(Home.here(), ["data/raw"])
+        assert (night / "data/raw/day=2026-01-01/part.parquet").read_bytes() == b"2026-01-01" * 500
+        monkeypatch.setenv("MLFLOW_ARTIFACTS_DESTINATION", "s3://bucket/mlflow")
+        with mlflow_client.session(Home.here()) as client:
+            run = mlflow_client.find_or_make_run(Home.here(), client, "2026-01-02")
+            assert client.get_run(run).info.artifact_uri.startswith("s3://bucket/mlflow/")
+            client.log_text(run, "a report", "report.html")
+            (tmp_path / "back").mkdir()
+            downloaded = client.download_artifacts(run, "report.html", str(tmp_path / "back"))
+        assert Path(downloaded).read_text() == "a report"

@@ -1,9 +1,10 @@
-"""What becomes of copies when two writers race? `python -m tests.training.racing ROUNDS SEED`.
+"""What becomes of copies when two writers race? `python -m tests.training.racing STORAGE ROUNDS SEED`.
 
+STORAGE is `gs`, or `s3`.
 In each round two processes go on from the newest checkpoint, as runs on two machines would, and send two
 each, as far on as the other's or nearly so; in some rounds one of them is killed. Meanwhile a reader brings
 the newest there is, again and again. Afterwards what the newest head names is fetched and held against its
-hashes. Prints what was seen as JSON; `careless` as a third word takes a service that does not honour
+hashes. Prints what was seen as JSON; `careless` as a last word takes a service that does not honour
 preconditions.
 """
 
@@ -20,16 +21,17 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tests import cloud_storage
+from tests import cloud_storage, s3_storage
 
-os.environ |= cloud_storage.ENVIRONMENT
+os.environ |= cloud_storage.ENVIRONMENT | s3_storage.ENVIRONMENT
 
-import gcsfs  # noqa: F401  before the forks
+import s3fs  # noqa: F401
 
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint_copies import CheckpointCopies
 
-URL = "gs://bucket/checkpoints/night/job"
+URL = f"{sys.argv[1]}://bucket/checkpoints/night/job"
+SERVICE = {"gs": cloud_storage, "s3": s3_storage}[sys.argv[1]]
 COMMITS = 2  # by each writer, a round
 KILLED = 0.3  # share of the rounds in which a writer is
 DELAY_S = 0.02  # of each call, at most
@@ -123,7 +125,7 @@ def main(*, rounds: int, seed: int, honours: bool) -> dict[str, int]:
         dict.fromkeys(("looks", "torn", "lost", "commits", "kills"), 0),
         0,
     )
-    with cloud_storage.served(honours=honours, delay_s=DELAY_S) as store, cloud_storage.emulated(store):
+    with SERVICE.served(honours=honours, delay_s=DELAY_S) as store, SERVICE.emulated(store):
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as folder:
                 facts, known = race(Path(folder), known, chance)
@@ -133,5 +135,5 @@ def main(*, rounds: int, seed: int, honours: bool) -> dict[str, int]:
 
 if __name__ == "__main__":
     print(
-        json.dumps(main(rounds=int(sys.argv[1]), seed=int(sys.argv[2]), honours="careless" not in sys.argv))
+        json.dumps(main(rounds=int(sys.argv[2]), seed=int(sys.argv[3]), honours="careless" not in sys.argv))
     )

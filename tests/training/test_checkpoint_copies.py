@@ -15,7 +15,7 @@ from daybreak.training import checkpoint
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.checkpoint_copies import CheckpointCopies
 from daybreak.training.trainer import Trainer
-from tests import cloud_storage
+from tests import cloud_storage, s3_storage
 from tests.fakes import AtOnce, CountingEngine
 from tests.training.recipes import recipe
 
@@ -257,10 +257,29 @@ def test_cloud_storage_is_such_a_bucket(tmp_path, storage, caplog):
 
 
 @pytest.mark.slow
-def test_of_two_writers_at_once_neither_tears_or_loses_a_copy():
+def test_s3_is_such_a_bucket_too(tmp_path, caplog):
+    with s3_storage.served() as storage, s3_storage.emulated(storage):
+        bucket = CheckpointCopies("s3://bucket/job")
+        for seen in (1, 2, 3):
+            (path,) = saved(tmp_path / "old", seen)
+            assert bucket.send(path)
+        assert names(bucket) == ["2", "3"]
+        assert brought(bucket, tmp_path / "new") == "3"
+        storage.read_only = True
+        (four,) = saved(tmp_path / "old", 4)
+        assert not bucket.send(four)
+        assert "no copy of seen=000000000000004 in s3://bucket/job: " in caplog.text
+        storage.read_only = False
+        assert bucket.send(four)
+        assert names(bucket) == ["3", "4"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["gs", "s3"])
+def test_of_two_writers_at_once_neither_tears_or_loses_a_copy(service):
     """In little; benchmarks/bench_bucket.py races 200 times."""
     from benchmarks.bench_bucket import race
 
-    seen = race("5", "4")
+    seen = race(service, "5", "4")
     assert (seen["torn"], seen["lost"], seen["rounds"]) == (0, 0, 5)
     assert seen["commits"] >= 10

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 WHOLE = "whole.json"
 THINGS = "things"  # the folders that were sent
+TRIES = 20  # to create a file that others create at the same time
 RENEWED = timedelta(days=7)  # age at which a folder that is still used is written anew
 NEVER = datetime.min.replace(tzinfo=UTC)
 # Keys of the time at which a file was written, as file systems of fsspec name it.
@@ -95,13 +96,16 @@ class BucketFolder:
         return texts
 
     def create(self, text: str, *names: str) -> bool:
-        """Creates a file atomically unless it exists; returns True to one of several writers."""
+        """Creates a file atomically unless it exists; returns True to one of several writers.
+
+        In Cloud Storage the precondition is ifGenerationMatch=0, in S3 If-None-Match: *.
+        """
         from fsspec.implementations.local import LocalFileSystem
 
         files, path = self.files, self.at(*names)
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
         if isinstance(files, LocalFileSystem):  # which would show the file before it is whole
-            fresh = Path(f"{path}.{secrets.token_hex(8)}")
+            fresh = Path(self.at(f".{secrets.token_hex(8)}"))
             fresh.write_text(text)
             try:
                 os.link(fresh, path)
@@ -110,12 +114,19 @@ class BucketFolder:
             finally:
                 fresh.unlink()
             return True
-        try:
-            with files.open(path, "xb") as file:
-                file.write(text.encode())
-        except FileExistsError:
-            return False
-        return True
+        for _ in range(TRIES):
+            try:  # not by `open`, which asks S3 for an empty file without the precondition
+                files.pipe_file(path, text.encode(), mode="create")
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if (code := _s3_code(error)) == "PreconditionFailed":  # from stores that do not say which
+                    return False
+                if code != "ConditionalRequestConflict":  # with another request that goes on
+                    raise
+            else:
+                return True
+        raise OSError(f"other writers create {path} at the same time, {TRIES} times")
 
     def send_thing(self, folder: Path, thing: str) -> None:
         """Sends a local folder, unless it is there whole already, and not about to be old."""
@@ -247,6 +258,12 @@ class BucketFolder:
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh.rename(folder)
+
+
+def _s3_code(error: OSError) -> str:
+    """Returns the code of the answer of S3 that an error was made of; "" for any other error."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return str(answer.get("Error", {}).get("Code", ""))
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -8,10 +8,10 @@ renamed:
     heads/NUMBER.json   the valid copies, with their files; the head with the greatest number counts
 
 A copy exists once a head names it. A writer makes each head from the previous head, and only if the new
-number is free (on gs:// by ifGenerationMatch=0: compare-and-swap by generation). A writer that loses this
-race reads the newest head and tries again. The winner reads it again too: a copy is committed only when the
-newest head names it, or names copies that are as far on. There should not be two writers, but a machine that
-was given up for lost may still write. The folder may also be a path on a disk that several machines share.
+number is free (on gs:// by ifGenerationMatch=0, on s3:// by If-None-Match: *). A writer that loses this race
+reads the newest head and tries again. The winner reads it again too: a copy is committed only when the newest
+head names it, or names copies that are as far on. There should not be two writers, but a machine that was
+given up for lost may still write. The folder may also be a path on a disk that several machines share.
 """
 
 import json
@@ -130,7 +130,6 @@ class CheckpointCopies:
 
     def _commit(self, copy: str, files: list[str]) -> set[str]:
         """Writes a head that names the copy, unless others are as far on; returns the copies now obsolete."""
-        self._bucket.files.makedirs(self._bucket.at(HEADS), exist_ok=True)
         gone: set[str] = set()
         for _ in range(TRIES):
             number, before = self._head()
@@ -139,9 +138,7 @@ class CheckpointCopies:
             after = self._with(before, copy, files)
             if copy not in after:
                 return {*gone, copy}
-            path = self._bucket.at(HEADS, f"{number + 1:012d}.json")
-            with suppress(FileExistsError), self._bucket.files.open(path, "xb") as file:
-                file.write(json.dumps(after).encode())
+            if self._bucket.create(json.dumps(after), HEADS, f"{number + 1:012d}.json"):
                 gone |= before.keys() - after.keys()
         raise OSError(f"other writers wrote the next head first, {TRIES} times")
 

@@ -131,7 +131,7 @@ class BucketBag(BagFolder):
         if self._answered(partial(self._bucket.create, "", "once")) and self._bucket.create("", "once"):
             raise JobError(
                 f"{self.bag.url} writes over what is there, so seeds would be run twice; set backend.bucket "
-                f"to a folder in Cloud Storage"
+                f"to a folder in Cloud Storage or S3"
             )
         events = jsonl.whole(self._events)
         if not events or self._answered(partial(self._bucket.text, EVENTS, _name(1))):

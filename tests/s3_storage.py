@@ -1,0 +1,103 @@
+"""S3 on loopback: the server of moto, which honours If-None-Match and If-Match.
+
+Moto looks whether a precondition holds, and stores, without a lock in between; S3 does both as one step. So
+requests that write are answered one after the other here. Each call may be held up for a while, so calls of
+several clients overtake each other.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from moto.server import DomainDispatcherApplication, create_backend_app
+from s3fs import S3FileSystem
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+# An account that moto does not look at, so that no client asks a service of Amazon for one.
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "a",
+    "AWS_SECRET_ACCESS_KEY": "b",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+class Store:
+    """A server, as an application of WSGI, with an empty bucket named bucket."""
+
+    def __init__(self, *, honours: bool, delay_s: float) -> None:
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._honours, self._delay_s = honours, delay_s
+        self._writes = threading.Lock()
+        self._chance = random.Random(0)
+        self.read_only = False
+        self.refused = 0  # calls whose precondition did not hold
+        self.url = ""
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        """Answers a call."""
+        if self._delay_s:
+            time.sleep(self._chance.random() * self._delay_s)
+        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            return self._moto(environ, start_response)
+        if self.read_only:
+            start_response("403 FORBIDDEN", [("Content-Length", "0")])
+            return []
+        if not self._honours:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+            environ.pop("HTTP_IF_MATCH", None)
+
+        def started(status: str, headers: Any, *more: Any) -> Any:
+            self.refused += status.startswith("412")
+            return start_response(status, headers, *more)
+
+        with self._writes:
+            return [b"".join(self._moto(environ, started))]
+
+
+class Quiet(WSGIRequestHandler):
+    """Logs no call."""
+
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """Logs nothing."""
+
+
+@contextmanager
+def served(*, honours: bool = True, delay_s: float = 0.0) -> Iterator[Store]:
+    """The service, with an empty bucket named bucket."""
+    store = Store(honours=honours, delay_s=delay_s)
+    server = make_server("127.0.0.1", 0, store, threaded=True, request_handler=Quiet)
+    store.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        with emulated(store):
+            client = boto3.client("s3")
+            client.create_bucket(Bucket="bucket")
+            client.close()
+        yield store
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def emulated(store: Store) -> Iterator[None]:
+    """This process and its children find the service."""
+    given = {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url}
+    before = {name: os.environ.get(name) for name in given}
+    S3FileSystem.clear_instance_cache()  # which would go on with another address
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
