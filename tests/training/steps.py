@@ -94,9 +94,10 @@ if __name__ == "__main__":
         )
         state = made.save()
         own = len(made.optimizer.state)
+        score = made.mean_score(np.arange(30))
         made.load(state)
         assert len(made.optimizer.state) == own  # what others hold is not kept, also after a restart
         if made.rank == 0:
-            tensors = {**state.tensors, "noise": made.noises}  # type: ignore[attr-defined]
+            tensors = {**state.tensors, "noise": made.noises, "score": score}  # type: ignore[attr-defined]
             torch.save(tensors, Path(sys.argv[1]) / f"{kind}.pt")
     made.close()

@@ -47,6 +47,31 @@ def test_a_cold_start_trains_on_all_samples(champion: Champion) -> None:
     assert course(WARM_DAY, dataset, None, make_params()).warm is False
 
 
+DAYS = {"2025-12-29": 100, "2025-12-30": 300, "2025-12-31": 400, "2026-01-01": 200}
+
+
+@pytest.mark.parametrize(
+    ("share", "days", "num_validated"),
+    [
+        (0.0, DAYS, 0),
+        (0.1, DAYS, 200),  # one day at least
+        (0.45, DAYS, 200),  # whole days
+        (0.2, {}, 200),
+        (0.2, {"2025-12-31": 400, "2026-01-01": 600}, 200),  # not most of all
+    ],
+)
+def test_whole_days_before_the_held_out_ones_are_validated_on_where_all_samples_are_trained_on(
+    champion: Champion, share: float, days: dict[str, int], num_validated: int
+) -> None:
+    dataset = dataclasses.replace(nights.dataset(), num_of_days=days)
+    params = make_params(epochs=2, validation=share)
+    cold = course(WARM_DAY, dataset, None, params)
+    assert (cold.num_validated, cold.num_samples) == (num_validated, 2 * (1000 - num_validated))
+    warm = course(WARM_DAY, dataset, champion, params)
+    assert warm.newest
+    assert warm.num_validated == 0
+
+
 def test_shares_by_speed_are_the_same_training() -> None:
     assert recipes.recipe(batching="by_speed").identity == recipes.recipe(batching="even").identity
 

@@ -178,8 +178,9 @@ class Training(Record):
     num_restarts: int
     elapsed_s: float
     cost_usd: float
-    stopped_by: Literal["finished", "deadline", "budget"]
+    stopped_by: Literal["finished", "validation", "deadline", "budget"]
     epochs: tuple[Epoch, ...] = ()  # in order; none where no ledger was kept
+    validations: tuple[tuple[int, float], ...] = ()  # samples trained on until then, and the mean score
     ended_at: datetime | None = None
     start_s: float | None = None  # from the first submission to the first worker, before `elapsed_s`
     spot_lives: tuple[tuple[float, bool], ...] = ()  # of spot machines: seconds lived, and was it preempted

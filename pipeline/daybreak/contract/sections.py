@@ -384,6 +384,13 @@ class TrainParams(Section):
     average is scored and serves. Empty: the newest weights do."""
     average_last: float = Field(0.0, ge=0, lt=1)
     """Share of the samples, at the end, after whose updates the weights are averaged, each counting alike."""
+    validation: float = Field(0.0, ge=0, lt=0.5)
+    """Share of the samples, the newest days before the held-out ones, by which training on all samples is
+    validated, and on which it does not train. The weights with the best score there are the model. 0: no
+    validation."""
+    patience: int | None = Field(None, ge=1)
+    """Validations in a row without a better score after which training ends; there are up to 20 in all.
+    Empty: it goes on."""
     cold_every: int = Field(7, ge=1)
     """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights,
     unless the gate asks for a cold start (docs/gate.md)."""
@@ -417,6 +424,7 @@ class TrainParams(Section):
             "scaling: adascale": self.scaling == "adascale",
             "ema": self.ema is not None,
             "average_last": self.average_last > 0,
+            "validation": self.validation > 0,
         }
         if self.sync != "every_update" and any(together.values()):
             key = next(key for key, is_set in together.items() if is_set)
@@ -430,6 +438,10 @@ class TrainParams(Section):
         if self.threads == "auto" and any(whole.values()):
             key = next(key for key, is_set in whole.items() if is_set).partition(":")[0]
             raise ValueError(f"threads: auto divides batches itself; leave {key} at its default")
+        if self.patience and not self.validation:
+            raise ValueError(
+                f"patience: {self.patience} counts validations; set validation: 0.1 to have some"
+            )
         if self.ema and self.average_last:
             raise ValueError("ema and average_last each say which weights are averaged; leave one out")
         return self

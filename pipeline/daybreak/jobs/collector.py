@@ -15,7 +15,7 @@ from daybreak.jobs import observed_lifetimes
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, worker_errors
-from daybreak.training.recipe import AVERAGE, Recipe, Result
+from daybreak.training.recipe import AVERAGE, BEST, NEWEST, Recipe, Result
 from daybreak.training.worker import complete_model, ended_early_by
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
     model = folder / "model"
     shutil.rmtree(model, ignore_errors=True)
     model.mkdir()
-    averaged = path / f"{AVERAGE}.safetensors"
-    shutil.copy(averaged if averaged.exists() else path / "model.safetensors", model / "model.safetensors")
+    parts = (path / f"{part}.safetensors" for part in (BEST, AVERAGE, NEWEST))
+    shutil.copy(next(part for part in parts if part.exists()), model / "model.safetensors")
     result = Result(
         model_digest=complete_model(model, recipe, seen=scalars["seen"]),
         num_samples=scalars["seen"],
@@ -65,6 +65,7 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
         warm=recipe.warm_start is not None,
         ended_at=datetime.fromtimestamp(now, UTC),
         epochs=SampleAudit.load(scalars["sample_audit"]).proven() if "sample_audit" in scalars else (),
+        validations=tuple((seen, score) for seen, score in scalars.get("validations", ())),
         device=scalars.get("device", ""),
     )
     records.write(result, folder)
@@ -137,6 +138,7 @@ def collect(
         cost_usd=cost_usd,
         stopped_by=result.stopped_by,
         epochs=result.epochs,
+        validations=result.validations,
         ended_at=result.ended_at,
         start_s=observed_lifetimes.start_s(submissions, starts),
         spot_lives=observed_lifetimes.lifetimes(submissions, starts=starts, heartbeats=beats, losses=losses),

@@ -39,10 +39,12 @@ from daybreak.training.recipe import (
     LearningRate,
     Recipe,
     SaveTimes,
+    Validation,
     WarmStart,
     course,
     name_of,
 )
+from daybreak.training.validation import validation_of
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +154,7 @@ def refit(
         last_day=last_day,
         warm_start=WarmStart(folder=str(collector.MODEL), digest=training.model_digest),
         first_sample=0,
+        validation=Validation(),
         rate=replace(cold.rate, peak=train.warm_rate, base_samples=num_samples),
         train_until=night.decide_until,
     )
@@ -278,6 +281,9 @@ def recipe_of(
             base_samples=plan.base_samples or tonight.num_samples,
         ),
         clipping=Clipping(norm=train.clip_norm or 0.0, value=train.clip_value or 0.0),
+        validation=validation_of(
+            tonight.num_validated, num_samples=plan.num_samples, patience=train.patience or 0
+        ),
         averaging=Averaging(ema=train.ema or 0.0, last=train.average_last),
         sync=sync,
         sync_is_tried=train.fixed_sync is None and sync.every > 1,

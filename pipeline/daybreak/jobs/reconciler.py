@@ -299,7 +299,7 @@ class Reconciler:
 
     def _collect(self, now: float) -> Training:
         result = records.read(Result, self.folder)
-        if result.stopped_by != "finished" and not self.attempts.has_taken("checkpoint"):
+        if result.stopped_by in {"deadline", "budget"} and not self.attempts.has_taken("checkpoint"):
             self._note_early_end(now, result.num_samples)
         self.budget.pay(now, None)  # the job costs nothing after its end
         usd = self.budget.spent_usd

@@ -170,7 +170,12 @@ def _moments(entry: Entry) -> Iterator[TimelineEntry]:
         yield TimelineEntry(at=entry.closed_at, what="closed")
 
 
-_STOPPED = {"finished": "to its end", "deadline": "by the deadline", "budget": "by the budget"}
+_STOPPED = {
+    "finished": "to its end",
+    "validation": "as validation found nothing better",
+    "deadline": "by the deadline",
+    "budget": "by the budget",
+}
 
 
 def checks(entry: Entry) -> list[Check]:

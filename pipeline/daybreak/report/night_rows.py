@@ -154,7 +154,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         budget_usd=night.budget_usd,
         predicted_s=predicted if predicted and min(predicted) > 0 else None,
         predicted_usd=forecast.expected_usd if forecast else None,
-        is_whole=training is None or training.stopped_by == "finished",
+        is_whole=training is None or training.stopped_by in {"finished", "validation"},
         score=standing.score(entry.evaluation),
         champion_score=metrics.get("champion_score"),
         rule_score=standing.best_baseline(entry.evaluation),

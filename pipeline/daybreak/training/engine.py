@@ -31,7 +31,7 @@ from daybreak.training.process_group import WorkerGroup
 from daybreak.training.recipe import Clipping
 from daybreak.training.sample_order import Indices
 from daybreak.training.timers import StepTimer
-from daybreak.training.tuning import Tuner, check_model, new_model, new_optimizer, normalised
+from daybreak.training.tuning import Tuner, check_model, new_model, new_optimizer, normalised, read
 from daybreak.training.updater import Updater
 
 
@@ -88,6 +88,8 @@ class TorchEngine:
     take updates between those that are summed (`step`).
     """
 
+    can_score = True  # samples, between updates
+
     def __init__(
         self,
         workload: Workload,
@@ -101,6 +103,7 @@ class TorchEngine:
         follow_memory: Literal["off", "same_gradient", "band_limited"] = "off",
         clipping: Clipping | None = None,
     ) -> None:
+        self._workload, self._dataset = workload, dataset
         self.group = group = WorkerGroup()
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
         torch.manual_seed(seed)
@@ -213,6 +216,19 @@ class TorchEngine:
     def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the sum over workers."""
         return self.group.total(counts)
+
+    def mean_score(self, samples: Indices) -> float:
+        """Returns the mean score of samples by the weights of this moment; all workers call it together."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        total = 0.0
+        with torch.no_grad():
+            for part in self.micro_batches.split(samples[self.rank :: self.world_size]):
+                batch = self._tuner.batch(read(self._dataset, part))
+                total += float(self._workload.score(self.model, batch).double().sum())
+        for module, is_training in modes:  # a team may keep some of them in eval mode
+            module.training = is_training
+        return float(self.group.total(np.array([total]))[0]) / len(samples)
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the whole model on worker 0; all workers call it together."""

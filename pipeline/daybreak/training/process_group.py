@@ -9,7 +9,6 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
@@ -43,13 +42,13 @@ class WorkerGroup:
         names = form(self.device, rank=self.rank, world_size=self.world_size, timeout=COLLECTIVE_TIMEOUT)
         self.devices = device_names(names)  # of all workers, in a few words
 
-    def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def total(self, counts: NDArray[Any]) -> NDArray[Any]:
         """Returns the sum over workers, which all call it together."""
         if self.world_size == 1:
             return counts
         added = torch.from_numpy(counts).to(self.device)
         dist.all_reduce(added)
-        summed: NDArray[np.int64] = added.cpu().numpy()
+        summed: NDArray[Any] = added.cpu().numpy()
         return summed
 
     def close(self) -> None:

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 CHAMPION = Path("data/champion")
 FACTS = CHAMPION / "model.json"
-AVERAGE = "average"  # part of a checkpoint: the weights that are the model, where they are averaged
+# Parts of a checkpoint; the first that it has is the model: the best by validation, then the average.
+BEST, AVERAGE, NEWEST = "best", "average", "model"
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
 MOVING = "moving"  # worker 0 touches it where a heartbeat finds no space on the disk
 
@@ -41,6 +42,7 @@ class Course:
     num_missed: int = (
         0  # of the newest, beyond `train.warm_share`, as nights were missed: no version saw them
     )
+    num_validated: int = 0  # the newest, which training is validated on
 
     def without_missed(self) -> "Course":
         """Returns the course that leaves out the samples of missed nights."""
@@ -69,13 +71,15 @@ def course(
     edited, has other arguments or was fitted again begins with the champion's weights, but trains on all
     samples: they may suit it less.
     """
+    num_validated = _num_newest(dataset, train.validation) if train.validation else 0
     whole = Course(
         warm=False,
         newest=False,
         first_sample=0,
         epochs=train.epochs,
-        num_samples=round(train.epochs * dataset.num_samples),
+        num_samples=round(train.epochs * (dataset.num_samples - num_validated)),
         rate=train.rate,
+        num_validated=num_validated,
     )
     if champion is None or begins_cold(night, champion, workload, train):
         return whole
@@ -95,6 +99,19 @@ def course(
         rate=train.warm_rate,
         num_missed=max(0, newest - share),
     )
+
+
+def _num_newest(dataset: Dataset, share: float) -> int:
+    """Returns the samples of the newest whole days that are at most a share of all; one day at least.
+
+    Where days are not known, or the newest is more than half of all, it is the share itself.
+    """
+    total = 0
+    for day in sorted(dataset.num_of_days, reverse=True):
+        if total and total + dataset.num_of_days[day] > share * dataset.num_samples:
+            break
+        total += dataset.num_of_days[day]
+    return total if 0 < total <= dataset.num_samples / 2 else round(share * dataset.num_samples)
 
 
 def begins_cold(
@@ -175,6 +192,16 @@ class Averaging(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Validation(Record):
+    """How a run is validated while it trains."""
+
+    num_samples: int = 0  # the newest of all, which are not trained on; 0: there is no validation
+    num_scored: int = 0  # of these, spread over them, each time
+    every: int = 0  # samples trained on from one validation to the next
+    patience: int = 0  # validations without a better score, after which the run ends; 0: it goes on
+
+
+@dataclass(frozen=True, kw_only=True)
 class SaveTimes(Record):
     """The times at which a job saves a checkpoint, and where copies go."""
 
@@ -204,6 +231,7 @@ class Recipe(Record):
     saves: SaveTimes
     clipping: Clipping = field(default_factory=Clipping)
     averaging: Averaging = field(default_factory=Averaging)
+    validation: Validation = field(default_factory=Validation)
     train_until: datetime
     split: Literal["train", "test"] = "train"  # test: a refit on the held-out samples
     first_sample: int = 0  # earlier samples are left out: a warm start trains on the newest
@@ -264,6 +292,7 @@ class Recipe(Record):
             *([self.rate.schedule] if self.rate.schedule != "stable" else []),
             *([asdict(self.clipping)] if self.clipping != Clipping() else []),
             *([asdict(self.averaging)] if self.averaging != Averaging() else []),
+            *([asdict(self.validation)] if self.validation != Validation() else []),
             *([self.tuning.band_rate] if self.tuning.band_rate else []),
             *([self.threads] if self.threads != "fixed" else []),
             *(["late"] if self.sync.is_late else []),
@@ -297,11 +326,12 @@ class Result(Record):
     model_digest: str
     num_samples: int
     num_updates: int
-    stopped_by: Literal["finished", "deadline", "budget"]
+    stopped_by: Literal["finished", "validation", "deadline", "budget"]
     warm: bool
     ended_at: datetime
     epochs: tuple[Epoch, ...] = ()  # by the sample audit
     noise_scale: float | None = None
+    validations: tuple[tuple[int, float], ...] = ()  # samples trained on until then, and the mean score
     device: str = ""  # that the workers trained on
     sync: Sync = EVERY_UPDATE  # when they agreed at last
     short_of_memory: dict[str, int] = field(default_factory=dict)  # updates taken otherwise, by how

@@ -28,6 +28,7 @@ from daybreak.training.learning_rate import MARGIN, OwnSchedule, Scaled, rate_at
 from daybreak.training.recipe import Progress, Recipe
 from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sample_order import Indices
+from daybreak.training.validation import Validator
 from daybreak.training.weight_average import WeightAverage
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class RunOutcome:
 
     seen: int
     num_updates: int
-    stopped_by: Literal["finished", "deadline", "terminated"]
+    stopped_by: Literal["finished", "validation", "deadline", "terminated"]
     noise_scale: float | None = None
 
 
@@ -68,12 +69,14 @@ class Trainer:
         end_by: Callable[[], float] = lambda: math.inf,
         schedule: OwnSchedule | None = None,
         average: WeightAverage | None = None,
+        validator: Validator | None = None,
     ) -> None:
         self.engine, self.recipe = engine, recipe
         self._epoch_samples, self._block = epoch_samples, block
         self._parameters = parameters  # names of the weights that are learned, which a checkpoint tells apart
         self._told_to_stop, self._report = told_to_stop, report
-        self._schedule, self._average = schedule, average
+        self._schedule, self._average, self._validator = schedule, average, validator
+        self._beside: list[WeightAverage | Validator] = [each for each in (average, validator) if each]
         self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
         self.seen = 0
         self.num_updates = 0
@@ -114,8 +117,8 @@ class Trainer:
         """Restores a checkpoint."""
         state = checkpoint.load(path)
         self.engine.load(state)
-        if self._average:
-            self._average.load(state)
+        for part in self._beside:
+            part.load(state)
         self.seen = state.scalars["seen"]
         self.num_updates = state.scalars["num_updates"]
         self.end = min(self.end, state.scalars["end"])
@@ -131,20 +134,26 @@ class Trainer:
         """Trains to the end; every worker calls it, and all return at the same update."""
         self._reach = self.seen
         while self.seen < self.end:
+            before = self.seen
             signals = self._update()
             if signals.resize_to:
                 self._resize(signals.resize_to)
             if signals.end_in:
                 self.end = self._after(signals.end_in - 1)
+            if self._validator and self._validator.is_due(before, self.seen, end=self.end):
+                self._validator.validate(self.seen)
+                self.end = self.seen if self._validator.is_over else self.end
             if signals.save or signals.stop:
                 self.save()
             if signals.stop and self.seen < self.end:
                 self.saver.wait()
                 return self._outcome("terminated")
         whole = self.seen >= self.recipe.num_samples or self.batch_schedule.done
+        if not whole and self._validator and self._validator.is_over:
+            return self._outcome("validation")
         return self._outcome("finished" if whole else "deadline")
 
-    def _outcome(self, stopped_by: Literal["finished", "deadline", "terminated"]) -> RunOutcome:
+    def _outcome(self, stopped_by: Literal["finished", "validation", "deadline", "terminated"]) -> RunOutcome:
         return RunOutcome(
             seen=self.seen,
             num_updates=self.num_updates,
@@ -156,8 +165,8 @@ class Trainer:
         """Starts a checkpoint; all workers call it together, and `saver` writes it on worker 0."""
         began = self._clock()
         state = self.engine.save()
-        if self._average:
-            self._average.save(state)
+        for part in self._beside:
+            part.save(state)
         self.audit.settle(seen=self.seen, total=self.engine.total)
         if self.engine.rank:
             return

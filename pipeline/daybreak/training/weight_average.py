@@ -51,9 +51,13 @@ class WeightAverage:
             else:
                 self._tensors[name].copy_(weight)
 
+    def tensors(self) -> "dict[str, Tensor]":
+        """Returns the average as this worker holds it, until the next update, or the newest weights."""
+        return self._tensors or dict(self._engine.model.state_dict())
+
     def weights(self) -> "dict[str, Tensor]":
         """Returns the whole average on worker 0, or the newest weights; all workers call it together."""
-        return self._engine.whole(self._tensors or self._engine.model.state_dict())
+        return self._engine.whole(self.tensors())
 
     def save(self, state: TrainingState) -> None:
         """Adds the average to the state of a run; all workers call it together."""

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.engine import TorchEngine
     from daybreak.training.trainer import RunOutcome
+    from daybreak.training.validation import Validator
     from daybreak.training.weight_average import WeightAverage
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ def main(folder: Path) -> int:
         stack.callback(trained.engine.close)
         if trained.outcome.stopped_by == "terminated":
             return 128 + signal.SIGTERM
-        weights = (trained.average or trained.engine).weights()
+        weights = trained.model.weights()
         if rank == 0:
             _check_attempt(folder)
             _check_finite(weights, _parameters(trained.engine), update=trained.outcome.num_updates)
@@ -97,7 +98,8 @@ class _Trained:
     """A run that has ended, and the engine that took its updates."""
 
     engine: "TorchEngine"
-    average: "WeightAverage | None"  # of its weights, which is the model in their place
+    model: "Validator | WeightAverage | TorchEngine"  # which has its weights
+    scores: tuple[tuple[int, float], ...]  # of its validations
     outcome: "RunOutcome"
     warm: bool  # it began from the champion's weights
     epochs: tuple[Epoch, ...]  # whose samples are proven
@@ -108,6 +110,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.devices import peak_memory_bytes
     from daybreak.training.trainer import Trainer
+    from daybreak.training.validation import Validator
     from daybreak.training.weight_average import WeightAverage
 
     gpus.check()
@@ -120,11 +123,16 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     if recipe.averaging != Averaging():
         base_size = recipe.rate.base_batch_size or recipe.batch_size
         average = WeightAverage(engine, recipe.averaging, base_size=base_size)
+    validator = None
+    if recipe.validation.num_samples and engine.can_score:
+        validator = Validator(engine, recipe.validation, num_all=len(dataset), average=average)
+    elif recipe.validation.num_samples:
+        log.warning("each worker has a share of the weights, so that training is not validated")
     trainer = Trainer(
         engine,
         recipe,
         folder=folder / "checkpoints",
-        epoch_samples=len(dataset),
+        epoch_samples=len(dataset) - recipe.validation.num_samples,
         block=getattr(dataset, "block", 1),
         parameters=_parameters(engine),
         told_to_stop=supervision.told_to_stop,
@@ -134,6 +142,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         end_by=supervision.end_by,
         schedule=own_schedule(workload) if recipe.rate.schedule == "own" else None,
         average=average,
+        validator=validator,
     )
     path = _newest(trainer.saver.folder, folder, recipe, engine, copies)
     if path:
@@ -149,7 +158,14 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         trainer.save()
         trainer.saver.wait()
         epochs = trainer.audit.proven() if engine.rank == 0 else ()
-    return _Trained(engine=engine, average=average, outcome=outcome, warm=warm, epochs=epochs)
+    return _Trained(
+        engine=engine,
+        model=validator or average or engine,
+        scores=tuple(validator.scores) if validator else (),
+        outcome=outcome,
+        warm=warm,
+        epochs=epochs,
+    )
 
 
 def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tuple["TorchEngine", Sized]:
@@ -301,6 +317,8 @@ def _export(folder: Path, recipe: Recipe, weights: dict[str, "Tensor"], trained:
     from daybreak.training import checkpoint
 
     engine, outcome = trained.engine, trained.outcome
+    stopped_by: Literal["finished", "validation"]
+    stopped_by = "validation" if outcome.stopped_by == "validation" else "finished"
     fresh = folder / f".model.{os.getpid()}"
     fresh.mkdir()
     checkpoint.write_tensors(fresh / "model.safetensors", weights)
@@ -312,7 +330,8 @@ def _export(folder: Path, recipe: Recipe, weights: dict[str, "Tensor"], trained:
         model_digest=digest,
         num_samples=outcome.seen,
         num_updates=outcome.num_updates,
-        stopped_by="finished" if outcome.stopped_by == "finished" else ended_early_by(folder, recipe),
+        stopped_by=ended_early_by(folder, recipe) if outcome.stopped_by == "deadline" else stopped_by,
+        validations=trained.scores,
         warm=trained.warm,
         ended_at=clock.utc(),
         epochs=trained.epochs,

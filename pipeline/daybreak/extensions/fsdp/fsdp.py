@@ -99,6 +99,8 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # have no forward pass to gather f
 class FsdpEngine(TorchEngine):
     """Updates by workers that each hold a share of the model."""
 
+    can_score = False  # weights are gathered for passes with a loss alone
+
     def __init__(
         self,
         workload: Any,

@@ -1,0 +1,109 @@
+"""Validates a run while it trains, keeps its best weights, and ends it where nothing better comes.
+
+The samples are the newest before those that are held out, so that they are later than all that is trained on.
+Whatever happens to a run, it is validated at the same positions, by the same samples: one that was killed and
+resumed keeps the same weights, and ends at the same update.
+"""
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daybreak.training.checkpoint import TrainingState
+from daybreak.training.recipe import BEST, Validation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from daybreak.training.engine import TorchEngine
+    from daybreak.training.weight_average import WeightAverage
+
+log = logging.getLogger(__name__)
+
+COST = 0.03  # share of a run's work at most, where that suffices for FEWEST validations of FEWEST_SCORED
+FORWARD = 1 / 3  # work of scoring a sample, beside that of training on it
+MOST, FEWEST, FEWEST_SCORED = 20, 4, 256
+
+
+def validation_of(num_validated: int, *, num_samples: int, patience: int) -> Validation:
+    """Returns how a run over `num_samples` is validated on the newest `num_validated`, at little cost."""
+    if not num_validated:
+        return Validation()
+    affordable = COST * num_samples / FORWARD  # scores
+    least = min(num_validated, FEWEST_SCORED)
+    number = min(MOST, max(FEWEST, int(affordable / least)))
+    return Validation(
+        num_samples=num_validated,
+        num_scored=min(num_validated, max(least, int(affordable / number))),
+        every=max(1, num_samples // number),
+        patience=patience,
+    )
+
+
+class Validator:
+    """Scores of a run on its newest samples, and the weights with the best of them."""
+
+    def __init__(
+        self, engine: "TorchEngine", validation: Validation, *, num_all: int, average: "WeightAverage | None"
+    ) -> None:
+        self._engine, self._validation, self._average = engine, validation, average
+        first = num_all - validation.num_samples
+        self._samples = np.linspace(first, num_all - 1, validation.num_scored).round().astype(np.int64)
+        self.scores: list[tuple[int, float]] = []  # samples trained on until then, and the mean score
+        self._best: dict[str, Tensor] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether so many validations found nothing better that the run ends."""
+        patience = self._validation.patience
+        return bool(patience) and len(self.scores) - 1 - self._best_at() >= patience
+
+    def is_due(self, before: int, seen: int, *, end: int) -> bool:
+        """Returns whether the update from position `before` to `seen` is followed by a validation."""
+        every = self._validation.every
+        return before // every < seen // every or seen >= end
+
+    def validate(self, seen: int) -> None:
+        """Scores the weights of this moment; all workers call it together."""
+        score = self._score()
+        self.scores.append((seen, score))
+        if self._best_at() == len(self.scores) - 1:
+            weights = self._average.tensors() if self._average else self._engine.model.state_dict()
+            self._best = {name: weight.detach().clone() for name, weight in weights.items()}
+        if not self._engine.rank:
+            log.info("validated after %d samples: a mean score of %.6g", seen, score)
+
+    def _score(self) -> float:
+        if not self._average:
+            return self._engine.mean_score(self._samples)
+        model = self._engine.model
+        own = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+        model.load_state_dict(self._average.tensors())
+        try:
+            return self._engine.mean_score(self._samples)
+        finally:
+            model.load_state_dict(own)
+
+    def _best_at(self) -> int:
+        """Returns the number of the validation with the best score, the first of equal ones; -1 for none."""
+        finite = [(score, -number) for number, (_, score) in enumerate(self.scores) if math.isfinite(score)]
+        return -max(finite)[1] if finite else -1
+
+    def weights(self) -> "dict[str, Tensor]":
+        """Returns the best weights whole on worker 0, or the newest; all workers call it together."""
+        return self._engine.whole(self._best or self._engine.model.state_dict())
+
+    def save(self, state: TrainingState) -> None:
+        """Adds scores and best weights to the state of a run; all workers call it together."""
+        if self._best:
+            state.tensors[BEST] = self.weights()
+        state.scalars["validations"] = self.scores
+
+    def load(self, state: TrainingState) -> None:
+        """Takes scores and best weights of a state over."""
+        own = self._engine.model.state_dict()
+        kept: dict[str, Any] = self._engine.shares(state.tensors.get(BEST, {}))
+        self._best = {name: weight.to(own[name].device, copy=True) for name, weight in kept.items()}
+        self.scores = [(seen, score) for seen, score in state.scalars.get("validations", ())]

@@ -1,0 +1,210 @@
+"""Validation while training keeps the best weights, and ends a run where nothing better comes."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import nn
+
+from daybreak.contract import records
+from daybreak.contract.record_parts import Tuning
+from daybreak.jobs import collector
+from daybreak.training import checkpoint
+from daybreak.training.engine import TorchEngine
+from daybreak.training.recipe import Averaging, Recipe, Validation
+from daybreak.training.trainer import Trainer
+from daybreak.training.validation import COST, FEWEST_SCORED, FORWARD, Validator, validation_of
+from daybreak.training.weight_average import WeightAverage
+from tests.fakes import AtOnce, LineWorkload, write_curve
+from tests.training.nights import ROOT
+from tests.training.recipes import recipe
+
+NUM_ALL, NUM_VALIDATED, SIZE = 120, 20, 10
+PATIENCE = Validation(num_samples=NUM_VALIDATED, num_scored=8, every=2 * SIZE, patience=3)
+
+
+class Passing(LineWorkload):
+    """A weight that rises by 0.1 an update and scores best at `best`, as where a model begins to overfit."""
+
+    def __init__(self, best: float = 0.75) -> None:
+        super().__init__()
+        self.best = best
+
+    def model(self) -> nn.Module:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        return nn.Sequential(model, nn.Dropout(0.5)).append(nn.Identity())
+
+    def optimizer(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters)
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        assert model.training
+        return -model[0].weight.expand(len(batch["x"]), 1)[:, 0]
+
+    def score(self, model: Any, batch: Any) -> torch.Tensor:
+        assert not model[1].training
+        return -(model[0].weight.expand(len(batch["x"]), 1)[:, 0] - self.best).square()
+
+
+class Run:
+    """A run of a recipe over the samples that it is not validated on."""
+
+    def __init__(self, folder: Path, made: Recipe, *, best: float = 0.75) -> None:
+        workload = Passing(best)
+        data = workload.dataset(folder, "train")
+        self.engine = TorchEngine(workload, data, seed=1, micro_batch_size=SIZE, tuning=Tuning())
+        average = None
+        if made.averaging != Averaging():
+            average = WeightAverage(self.engine, made.averaging, base_size=SIZE)
+        self.validator = Validator(self.engine, made.validation, num_all=len(data), average=average)
+        self.stop_after = math.inf
+        self.trainer = Trainer(
+            self.engine,
+            made,
+            folder=folder / "checkpoints",
+            epoch_samples=NUM_ALL - NUM_VALIDATED,
+            told_to_stop=lambda: self.trainer.num_updates + 1 >= self.stop_after,
+            report=lambda progress: None,
+            executor=AtOnce(),
+            average=average,
+            validator=self.validator,
+        )
+        if path := checkpoint.newest(folder / "checkpoints", identity=made.identity):
+            self.trainer.resume(path)
+
+    def until(self, update: float) -> str:
+        self.stop_after = update
+        return self.trainer.run().stopped_by
+
+    @property
+    def weight(self) -> float:
+        return float(self.validator.weights()["0.weight"])
+
+
+def job(**changed: Any) -> Recipe:
+    values = {"peak": 0.1, "warmup": 0.0, "decay": 0.0, "validation": PATIENCE} | changed
+    return recipe(num_samples=300, batch_size=SIZE, **values)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_curve(tmp_path, num_samples=NUM_ALL)
+    return tmp_path
+
+
+def test_the_best_weights_are_the_model_and_a_run_that_only_gets_worse_ends(folder):
+    run = Run(folder, job())
+    run.engine.model[2].eval()
+    assert run.until(math.inf) == "validation"
+    assert run.weight == pytest.approx(0.8)  # of 0.2, 0.4 and so on, nearest to 0.75
+    assert run.trainer.num_updates == 8 + 2 * PATIENCE.patience
+    seen, scores = zip(*run.validator.scores, strict=True)
+    assert seen == (20, 40, 60, 80, 100, 120, 140)
+    assert scores == pytest.approx([-((0.2 * number - 0.75) ** 2) for number in range(1, 8)], abs=1e-6)
+    modes = [module.training for module in run.engine.model]
+    assert modes == [True, True, False]  # as they were
+
+
+def test_a_run_that_gets_better_goes_on_to_its_end_and_is_validated_there(folder):
+    run = Run(folder, job(), best=100.0)
+    assert run.until(math.inf) == "finished"
+    assert run.trainer.seen == 300
+    assert run.validator.scores[-1][0] == 300
+    assert run.weight == pytest.approx(3.0)
+
+
+def test_without_patience_a_run_goes_on_and_keeps_the_best(folder):
+    without = Validation(num_samples=NUM_VALIDATED, num_scored=8, every=2 * SIZE)
+    run = Run(folder, job(validation=without))
+    assert run.until(math.inf) == "finished"
+    assert run.weight == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("averaging", [Averaging(), Averaging(ema=0.5)])
+def test_a_run_that_is_stopped_anywhere_keeps_the_same_weights_and_ends_at_the_same_update(
+    folder, tmp_path, averaging
+):
+    left_alone = Run(folder, job(averaging=averaging))
+    assert left_alone.until(math.inf) == "validation"
+    for update in (3, 8, 9, 13):
+        again = folder / f"stopped {update}"
+        write_curve(again, num_samples=NUM_ALL)
+        for until in (update, math.inf):
+            run = Run(again, job(averaging=averaging))
+            run.until(until)
+        assert run.trainer.num_updates == left_alone.trainer.num_updates
+        assert run.validator.scores == left_alone.validator.scores
+        assert run.weight == left_alone.weight
+    run.trainer.save()  # as the worker does at the end
+    ended = Run(again, job(averaging=averaging))
+    assert ended.until(math.inf) == "validation"
+    assert ended.trainer.num_updates == left_alone.trainer.num_updates
+
+
+def test_an_average_is_what_is_validated_and_training_goes_on_from_the_newest_weights(folder):
+    plain, averaged = Run(folder, job()), Run(folder, job(averaging=Averaging(ema=0.8)))
+    plain.until(math.inf)
+    averaged.until(math.inf)
+    newest = averaged.engine.weights()["0.weight"]
+    assert float(newest) == pytest.approx(0.1 * averaged.trainer.num_updates)
+    assert averaged.trainer.num_updates > plain.trainer.num_updates  # as an average comes later to its best
+
+
+def test_a_job_whose_time_is_over_is_judged_by_its_best_weights(folder):
+    made = job(arrays=str(folder), workload="tests.training.test_validation:Passing")
+    Run(folder, made).until(11)
+    result = collector.from_checkpoint(folder, made, now=0.0)
+    assert float(load_file(folder / "model" / "model.safetensors")["0.weight"]) == pytest.approx(0.8)
+    assert [seen for seen, _ in result.validations] == [20, 40, 60, 80, 100]
+    assert result.num_samples == 110
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best(folder):
+    run = Run(folder, job(), best=math.nan)
+    assert run.until(math.inf) == "validation"
+    assert len(run.validator.scores) == PATIENCE.patience
+    assert run.weight == float(run.engine.weights()["0.weight"])
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**9))
+def test_validation_costs_little_where_a_run_is_long(num_validated, num_samples):
+    made = validation_of(num_validated, num_samples=num_samples, patience=5)
+    number = num_samples // made.every
+    assert made.num_scored <= num_validated
+    work = FORWARD * number * made.num_scored
+    if COST * num_samples >= FORWARD * 4 * FEWEST_SCORED:
+        assert work <= 1.05 * COST * num_samples
+        assert 4 <= number <= 20
+    assert validation_of(0, num_samples=num_samples, patience=5) == Validation()
+
+
+@pytest.mark.slow
+def test_a_job_trains_on_all_samples_but_those_that_it_is_validated_on(folder):
+    (folder / "job").mkdir()
+    made = job(
+        arrays=str(folder),
+        workload="tests.fakes:LineWorkload",
+        validation=Validation(num_samples=NUM_VALIDATED, num_scored=8, every=60),
+    )
+    records.replace_text(folder / "job/job.json", records.dumps(made))
+    command = [sys.executable, "-m", "daybreak.training.worker", str(folder / "job")]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, cwd=ROOT)
+    result = json.loads((folder / "job/result.json").read_text())
+    assert [(epoch["num_samples"], epoch["whole"]) for epoch in result["epochs"]] == [(100, True)] * 3
+    scores = dict(result["validations"])
+    assert list(scores) == [60, 120, 180, 240, 300]
+    best = max(scores, key=scores.__getitem__)
+    model = load_file(folder / "job/model/model.safetensors")
+    newest = load_file(next((folder / "job/checkpoints").glob("*300/model.safetensors")))
+    assert torch.equal(model["net.0.weight"], newest["net.0.weight"]) == (best == 300)
