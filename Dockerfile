@@ -44,7 +44,7 @@ COPY pipeline/daybreak/__init__.py pipeline/daybreak/
 COPY dags dags
 # The dependencies only: the code is the checkout that DAYBREAK_HOME mounts, one commit per night.
 ARG EXTRAS=gcp,kubernetes,lineage,login,postgres
-RUN uv pip install ".[$EXTRAS]" -c constraints.txt -c hashes.txt && uv pip uninstall daybreak
+RUN uv pip install ".[airflow,serve,$EXTRAS]" -c constraints.txt -c hashes.txt && uv pip uninstall daybreak
 
 FROM python:${PYTHON} AS run
 # git: the ledger. g++: torch.compile writes C++ and calls it. Not pinned, as above.

@@ -172,6 +172,8 @@ export DOWN
 
 PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
 QUICK_TIER := promise or not slow
+# An environment of the lowest versions. Their warnings of newer packages are no errors; images have the pinned versions.
+LOWEST := $(CURDIR)/var/lowest
 
 test: setup ## the quick tier: the fast tests, and of the slow ones those that stand for a promise
 	$(PYTEST) -m 'not (gpu or matrix) and ($(QUICK_TIER))'
@@ -182,8 +184,16 @@ test-rest: setup # what test-all has besides
 test-all: setup ## the whole test suite
 	$(PYTEST)
 
-matrix: setup ## tests with other versions of packages, which they fetch from the package registry
+matrix: setup ## tests with other versions of packages, fetched from the package registry; the quick tier on the lowest
 	$(PYTEST) -m matrix
+	for version in 3.12 3.13; do mypy --python-version $$version; done
+	uv pip compile --quiet --no-header --no-annotate --python-version 3.11 --resolution lowest-direct --extra all \
+	  pyproject.toml | grep -Ev '^(torch|nvidia-.*|cuda-.*|triton)==' > $(LOWEST).txt
+	$(PYTHON) -m venv --clear $(LOWEST)
+	uv pip install --python $(LOWEST)/bin/python --torch-backend=$(TORCH_BACKEND) $(TORCH) \
+	  || $(LOWEST)/bin/python -m pip install $(TORCH)
+	uv pip install --python $(LOWEST)/bin/python -c $(LOWEST).txt -e '.[dev]'
+	PATH=$(LOWEST)/bin:$(PATH) $(PYTEST) -m 'not (gpu or matrix) and ($(QUICK_TIER))' -W default --ignore=tests/test_image.py
 
 check: .venv/ready ## lint and types
 	ruff check .
@@ -206,4 +216,4 @@ docs: .venv/ready ## write docs/params.md and docs/cli.md anew from the code, an
 	@echo "Open site/index.html; its search needs no server"
 
 clean: down ## remove the environment and the caches; nights, registry and ledger stay
-	rm -rf .venv site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis $(AIRFLOW_HOME)/ready
+	rm -rf .venv $(LOWEST) site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis $(AIRFLOW_HOME)/ready

@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import daybreak  # noqa: F401  before torch: it says how threads wait
 from daybreak.storage.home import Home
+from tests.distributions import closure
 
 ROOT = Path(__file__).parents[1]
 
@@ -188,7 +191,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of an environment that has the wheel, and of this one only what Daybreak depends on."""
+    """The commands of an environment that has the wheel and what it depends on, without any extra."""
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin/python"
@@ -206,13 +209,32 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         install, env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}, check=True
     )
-    # A folder that a .pth file adds has its own .pth files ignored, and so this checkout's installation.
     (packages,) = folder.glob("lib/*/site-packages")
-    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    link_packages(closure([Requirement("daybreak")]) - {"daybreak"}, into=packages)
     code = "import daybreak; print(daybreak.__file__)"
     found = subprocess.check_output([python, "-P", "-c", code], cwd=folder, text=True)
     assert found.startswith(str(folder))
     return python.parent
+
+
+def link_packages(names: set[str], *, into: Path) -> None:
+    """Links the files of these packages of this environment into the packages of another.
+
+    A folder is linked whole, unless a package that is left out has files in it too.
+    """
+    here = Path(sysconfig.get_path("purelib"))
+    linked, divided = set[Path](), set[Path]()
+    for each in metadata.distributions():
+        files = [Path(str(file)) for file in each.files or () if ".." not in file.parts]
+        if canonicalize_name(each.name) in names:
+            linked |= set(files)
+        else:
+            divided |= {folder for file in files for folder in file.parents}
+    for file in linked:
+        whole = next((one for one in [*reversed(file.parents), file][1:] if one not in divided), file)
+        if not (into / whole).is_symlink() and (here / whole).exists():
+            (into / whole).parent.mkdir(parents=True, exist_ok=True)
+            (into / whole).symlink_to(here / whole)
 
 
 @pytest.fixture

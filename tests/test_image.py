@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
 from daybreak.training.gpus import MOUNTED
+from tests.distributions import closure, modules
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
@@ -93,30 +94,6 @@ def group(name: str) -> list[Requirement]:
     for each in PROJECT["dependency-groups"][name]:
         packages += group(each["include-group"]) if isinstance(each, dict) else [Requirement(each)]
     return packages
-
-
-def closure(wanted: list[Requirement]) -> set[str]:
-    """Names of the distributions that come with them."""
-    known: set[tuple[str, str]] = set()
-    todo = [(canonicalize_name(each.name), extra) for each in wanted for extra in ("", *each.extras)]
-    while todo:
-        if (one := todo.pop()) in known:
-            continue
-        known.add(one)
-        try:
-            required = importlib.metadata.requires(one[0]) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue  # of another device or system
-        for each in map(Requirement, required):
-            if each.marker is None or each.marker.evaluate({"extra": one[1]}):
-                todo += [(canonicalize_name(each.name), extra) for extra in ("", *each.extras)]
-    return {name for name, _ in known}
-
-
-def modules(names: set[str]) -> set[str]:
-    """What can be imported of these distributions."""
-    owners = importlib.metadata.packages_distributions()
-    return {top for top, of in owners.items() if any(canonicalize_name(name) in names for name in of)}
 
 
 def reached(beginnings: list[str]) -> set[str]:
@@ -269,8 +246,8 @@ def test_each_image_is_of_a_pinned_one_and_runs_as_somebody_who_is_not_root() ->
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_an_image_takes_a_part_of_the_dependencies_in_versions_that_ran(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    known = {*PROJECT["project"]["dependencies"], *extras["gcp"], *extras["postgres"], "torch"}
-    assert {str(each) for each in group(name)} <= {str(Requirement(each)) for each in known}
+    known = [*PROJECT["project"]["dependencies"], *extras["gcp"], *extras["postgres"], *extras["serve"]]
+    assert {each.name for each in group(name)} <= {Requirement(each).name for each in known}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
     assert {canonicalize_name(each.name) for each in group(name)} <= pinned | {"torch"}

@@ -131,6 +131,26 @@ def test_readmes_commands_end_in_a_version_that_serves(home: Path) -> None:
     assert not (home / "pipeline" / "daybreak").exists()
 
 
+@pytest.mark.promise
+def test_the_nights_ran_without_the_packages_of_extras(home: Path, installed: Path) -> None:
+    """Without Airflow; what needs an extra says so in one sentence, and `check` knows what is missing."""
+    code = (
+        "import importlib.util as i; print([n for n in ('airflow', 'httptools', 'google.cloud', 'kubernetes')"
+    )
+    code += " if i.find_spec(n.partition('.')[0]) and i.find_spec(n)])"
+    found = subprocess.check_output([installed / "python", "-P", "-c", code], cwd=home, text=True)
+    assert found == "[]\n"
+    for command in ("serve", "pages"):
+        words = ["daybreak", command, "--port", "0"]
+        done = subprocess.run(
+            words, cwd=home, env=environment(), capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 78
+        assert re.search(r"\w+ is not installed; pip install 'daybreak\[serve\]'\n$", done.stderr)
+    printed = run("check", folder=home)
+    assert "ok   apache-airflow: is not installed: daybreak night runs without it" in printed
+
+
 def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: Path) -> None:
     """The night after README's, of a wider model, a table with a column more, and a crowded repository."""
     crowd(home)
@@ -199,7 +219,13 @@ def test_the_router_of_make_up_serves_the_home(home: Path) -> None:
         return False
 
     folder = Path(serving.get("directory", str(ROOT)))
-    with server(serving["command"].split(), given=environment() | given, folder=folder, up=answers):
+    command, *words = serving["command"].split()
+    with server(
+        [str(Path(sys.executable).with_name(command)), *words],
+        given=environment() | given,
+        folder=folder,
+        up=answers,
+    ):
         pass
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from daybreak import hooks
 from daybreak.batch_inference import destinations
+from daybreak.contract import extras
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError, without_password
 from daybreak.contract.formats import counted, one_line, size
@@ -30,6 +31,7 @@ from daybreak.storage.home import Home
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 # Variables of services that a copy of a home, with the same environment, would share with the original.
 SHARED = ("MLFLOW_TRACKING_URI", "MLFLOW_ARTIFACTS_DESTINATION", "DAYBREAK_LOG")
+OLDEST, NEWEST = (3, 11), (3, 13)  # Pythons of requires-python
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
 
@@ -45,10 +47,13 @@ class Finding:
 def findings(home: Home) -> Iterator[Finding]:
     """Yields one finding after the other, so that a slow server does not hold up the rest."""
     version = ".".join(map(str, sys.version_info[:3]))
-    text = f"{version}; constraints.txt is for 3.11"
-    yield Finding(what="python", ok=sys.version_info[:2] == (3, 11), text=text)
-    for name in ("torch", "dvc", "mlflow", "great-expectations", "apache-airflow"):
+    ok = OLDEST <= sys.version_info[:2] <= NEWEST
+    text = version if ok else f"{version}; take one of 3.{OLDEST[1]} to 3.{NEWEST[1]}"
+    yield Finding(what="python", ok=ok, text=text)
+    for name in ("torch", "dvc", "mlflow", "great-expectations"):
         yield _package(name)
+    yield _optional("apache-airflow", "airflow", "daybreak night runs without it, make up needs it")
+    yield _optional("httptools", "serve", "nights run without it, daybreak serve and daybreak pages need it")
     try:
         yield Finding(what="checkout", ok=True, text=str(home.folder))
         loaded = home.params
@@ -76,8 +81,8 @@ def findings(home: Home) -> Iterator[Finding]:
             yield _plug(key, WorkloadPlug.model_validate({"use": loaded.workload.use, **arguments}))
     yield _code(home.folder, loaded)
     with contextlib.suppress(PipelineError):  # already reported
-        yield from _backend(home.folder, loaded, loaded.backend.make(home))
-    yield from _serving(loaded)
+        yield from _with_extra("backend", _backend(home.folder, loaded, loaded.backend.make(home)))
+    yield from _with_extra("endpoint", _serving(loaded))
     yield from _lifecycle(home.folder, loaded)
     yield from _users(home, loaded)
     yield from _extensions(home, loaded)
@@ -121,11 +126,28 @@ def _predictions(home: Home, loaded: Params) -> Finding:
     return Finding(what="predict.to", ok=True, text=without_password(to))
 
 
+def _with_extra(what: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """Yields findings up to the first that needs a missing extra, and then which extra that is."""
+    try:
+        yield from found
+    except ImportError as error:
+        if not (lacks := extras.missing(error)):
+            raise
+        yield Finding(what=what, ok=False, text=lacks)
+
+
 def _package(name: str) -> Finding:
     try:
         return Finding(what=name, ok=True, text=importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(what=name, ok=False, text="is not installed; run make setup")
+        return Finding(what=name, ok=False, text="is not installed; run make setup, or pip install daybreak")
+
+
+def _optional(name: str, extra: str, use: str) -> Finding:
+    """Returns the version of a package that an extra brings, or what it is for where it is missing."""
+    found = _package(name)
+    text = f"is not installed: {use}; pip install 'daybreak[{extra}]'"
+    return found if found.ok else Finding(what=name, ok=True, text=text)
 
 
 def _plug(name: str, plug: Plug) -> Finding:

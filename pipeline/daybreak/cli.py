@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 
 from daybreak import hooks, stages, warm_parent
-from daybreak.contract import code_path, formats
-from daybreak.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
+from daybreak.contract import code_path, extras, formats
+from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, PipelineError, sentence
 from daybreak.storage.home import VARIABLE, Home
 
 log = logging.getLogger("daybreak")
@@ -69,10 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # a library's own, for one of the system's
         from daybreak.contract import disk
 
-        if not isinstance(error, OSError) and not disk.fault(error):
+        lacks = extras.missing(error)
+        if not lacks and not isinstance(error, OSError) and not disk.fault(error):
             raise
         log.error("%s", sentence(error))
-        return 1
+        return FINAL if lacks else 1
 
 
 def _complete() -> None:

@@ -106,6 +106,7 @@ EXTENSIONS = {
     "lineage": Extension(
         commands="commands",
         after_commit="open_lineage:send",
+        checks="open_lineage:checks",
         sections="notify=settings:LineageParams",
         keys="notify.openlineage",
     ),

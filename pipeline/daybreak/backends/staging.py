@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from daybreak.contract import extras
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.records import digest, replace_text
 from daybreak.storage import checkout
@@ -59,8 +60,9 @@ def writable(url: str, *, on_loopback: bool = False) -> str:
         files.files.rm_file(files.at(name))
     except ImportError as error:
         raise ParamsError(
-            f"backend.bucket {url} needs a client that is not installed here ({error}); install it, also in "
-            f"the image of the jobs, or name a bucket of gs://"
+            f"backend.bucket {url} needs a client that is not installed here "
+            f"({extras.missing(error) or error}); install it, also in the image of the jobs, or "
+            f"name a bucket of gs://"
         ) from None
     except (OSError, ValueError, RuntimeError) as error:
         raise ParamsError(

@@ -18,7 +18,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from daybreak.contract import records
+from daybreak.contract import extras, records
 from daybreak.contract.errors import DataError, JobError, ParamsError, without_password
 from daybreak.data.ingest import without
 from daybreak.storage import journal, jsonl
@@ -195,10 +195,8 @@ class DatabaseTable:
         try:
             self._engine = sa.create_engine(url)
         except (sa.exc.ArgumentError, ImportError) as error:  # NoSuchModuleError is an ArgumentError
-            raise ParamsError(
-                f"predict.to cannot be used: {error}; write a URL of fsspec or of SQLAlchemy, and install "
-                f"its driver"
-            ) from None
+            advice = f"{error}; write a URL of fsspec or of SQLAlchemy, and install its driver"
+            raise ParamsError(f"predict.to cannot be used: {extras.missing(error) or advice}") from None
 
     def write(self, files: Sequence[Path], facts: Mapping[str, Any]) -> None:
         """Exchanges the rows of the day in one transaction; DataError where the table lacks a column."""
@@ -317,9 +315,8 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
     try:
         there, path = fsspec.core.url_to_fs(url, **options(url))
     except (ValueError, ImportError) as error:
-        raise ParamsError(
-            f"predict.to {without_password(url)} cannot be used: {error}; name another"
-        ) from None
+        why = extras.missing(error) or f"{error}; name another"
+        raise ParamsError(f"predict.to {without_password(url)} cannot be used: {why}") from None
     try:
         there.invalidate_cache()
         yield there, str(path).rstrip("/")

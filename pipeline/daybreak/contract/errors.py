@@ -16,6 +16,7 @@ NothingToDo                exit 99   no new data, nothing to promote
 import errno
 import re
 
+from daybreak.contract import extras
 from daybreak.contract.formats import one_line
 
 FINAL = 78  # exit status of what fails again however often it is called
@@ -154,4 +155,4 @@ def sentence(error: Exception) -> str:
         return about_disk
     if isinstance(error, PipelineError):
         return without_password(one_line(str(error)))
-    return without_password(f"{type(error).__name__}: {error}")
+    return extras.missing(error) or without_password(f"{type(error).__name__}: {error}")

@@ -46,7 +46,7 @@ def load(lead: Path) -> Fleet:
     """Returns fleet.yaml of a home, checked; ParamsError names the key and what is wrong with it."""
     path = lead / FILE
     try:
-        values = YAML(typ="safe").load(path.read_text())
+        values = YAML(typ="safe", pure=True).load(path.read_text())
     except FileNotFoundError:
         return Fleet()
     except YAMLError as error:

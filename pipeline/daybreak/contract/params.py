@@ -36,7 +36,8 @@ def load(folder: Path) -> Params:
 def loads(text: str, *, source: str) -> Params:
     """Params of a text, checked; ParamsError names the key and what is wrong with it."""
     try:
-        values = YAML(typ="safe").load(text)
+        # pure: libyaml, which is used where ruamel.yaml.clib is installed, refuses {use: module:Class}
+        values = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         raise ParamsError(f"{source} is not YAML: {' '.join(str(error).split())}; fix it") from None
     return check(values, source=source)
@@ -149,7 +150,7 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
                 section[name] = {"use": section[name]}
             section = section.setdefault(name, {})
         try:
-            value = YAML(typ="safe").load(text)
+            value = YAML(typ="safe", pure=True).load(text)
             section[last] = text if isinstance(value, date) else _with_dates_as_text(value)
         except YAMLError:
             raise ParamsError(f"--set {assignment}: {text!r} is not YAML; quote it") from None
@@ -170,7 +171,7 @@ def complete(folder: Path) -> None:
     """Adds to the folder's params.yaml the sections that it leaves out, as DVC needs them."""
     path = folder / FILE
     text = path.read_text()
-    values = YAML(typ="safe").load(text) or {}
+    values = YAML(typ="safe", pure=True).load(text) or {}
     absent = [
         name
         for key, field in Params.model_fields.items()

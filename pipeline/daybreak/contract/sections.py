@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from daybreak import hooks
-from daybreak.contract import code_path
+from daybreak.contract import code_path, extras
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 
@@ -87,6 +87,8 @@ class Plug(Section):
         try:
             kind = getattr(importlib.import_module(module), name)
         except Exception as error:  # whatever the module does while it is imported
+            if lacks := extras.missing(error):
+                raise ParamsError(f"{self.use} does not import: {lacks}") from error
             raise ParamsError(
                 f"{self.use} does not import: {type(error).__name__}: {error}; name a class as "
                 f"package.module:Class that python can import here"

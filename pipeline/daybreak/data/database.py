@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from daybreak.contract import extras
 from daybreak.contract.days import check_zone
 from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable
 from daybreak.data.source import write_partition
@@ -28,7 +29,7 @@ NUM_ROWS = 10_000  # of a batch
 class Database:
     """A table whose rows have a time; a day is the rows of that time.
 
-    PostgreSQL needs `pip install psycopg2-binary`, BigQuery `pip install sqlalchemy-bigquery`.
+    PostgreSQL needs `pip install 'daybreak[postgres]'`, BigQuery `pip install sqlalchemy-bigquery`.
 
     Args:
         url: of SQLAlchemy, as `postgresql://host/shop` or `bigquery://project/dataset`; variables of the
@@ -50,9 +51,8 @@ class Database:
         try:
             self._engine = sa.create_engine(os.path.expandvars(url))
         except (sa.exc.ArgumentError, ImportError) as error:
-            raise ParamsError(
-                f"source.url cannot be used: {error}; write a URL of SQLAlchemy's, and install the driver"
-            ) from None
+            advice = f"{error}; write a URL of SQLAlchemy's, and install the driver"
+            raise ParamsError(f"source.url cannot be used: {extras.missing(error) or advice}") from None
 
     cuts = True  # a day without rows is not among `days()`
 

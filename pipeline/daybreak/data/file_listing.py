@@ -12,7 +12,7 @@ from typing import IO, Any, Literal
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from daybreak.contract import records
+from daybreak.contract import extras, records
 from daybreak.contract.errors import DataError, NoFiles, ParamsError, SourceUnreachable, is_unreachable
 from daybreak.contract.formats import counted
 from daybreak.data import day_files, file_formats
@@ -45,7 +45,8 @@ class FileListing:
         try:
             self._system, self.root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
-            raise ParamsError(f"source.url {url} cannot be used: {error}; fix it in params.yaml") from None
+            why = extras.missing(error) or f"{error}; fix it in params.yaml"
+            raise ParamsError(f"source.url {url} cannot be used: {why}") from None
         self._system.invalidate_cache()  # fsspec keeps systems, and some keep listings, for a whole process
         self._is_pattern = day_files.is_pattern(self.root)
         self._reasons: dict[str, str] | None = None

@@ -108,7 +108,7 @@ class RuleResult:
 def load(path: Path) -> Suite:
     """Returns the suite in the file; ParamsError names the key that is wrong."""
     try:
-        suite = Suite.model_validate(YAML(typ="safe").load(path.read_text()) or {})
+        suite = Suite.model_validate(YAML(typ="safe", pure=True).load(path.read_text()) or {})
     except FileNotFoundError:
         raise ParamsError(f"{path} is missing; name the suite in validate.suite") from None
     except YAMLError as error:

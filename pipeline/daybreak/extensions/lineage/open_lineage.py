@@ -6,8 +6,10 @@ does not answer is logged, and nothing fails with it.
 """
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from daybreak.contract import extras
 from daybreak.contract.errors import PipelineError
 from daybreak.extensions.lineage.settings import LineageParams
 from daybreak.storage import ledger
@@ -18,9 +20,22 @@ if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunEvent
     from openlineage.client.generated.base import DatasetFacet, RunFacet
 
+    from daybreak.contract.sections import Params
+
 log = logging.getLogger(__name__)
 
 PRODUCER = "urn:daybreak"  # what sends the events
+
+
+def checks(home: Home, params: "Params") -> Iterator[tuple[str, bool, str]]:
+    """Yields whether the client is installed that `notify.openlineage` needs, for `daybreak check`."""
+    if namespace := params.section(LineageParams).openlineage:
+        try:
+            import openlineage.client  # noqa: F401
+        except ImportError as error:
+            yield "notify.openlineage", False, extras.missing(error) or str(error)
+        else:
+            yield "notify.openlineage", True, f"events of the namespace {namespace}"
 
 
 def send(home: Home, commit: str) -> bool:
