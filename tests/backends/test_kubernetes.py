@@ -641,7 +641,7 @@ def test_check_wants_a_bucket_that_pods_see_and_that_can_be_written(kubernetes, 
         ("", "backend.bucket is empty, and the folder of the night is on this machine only, and jobs run on"),
         (f"file://{tmp_path}", f"backend.bucket file://{tmp_path} is on this machine only, and jobs run on"),
         (f"{tmp_path}", f"backend.bucket {tmp_path} is on this machine only, and jobs run on others; set it"),
-        ("s3://b", "backend.bucket s3://b needs a client that is not installed here (Install s3fs to access"),
+        ("abfs://b", "backend.bucket abfs://b needs a client that is not installed here ("),
     ):
         ok, text = checked(made(bucket=bucket))["bucket"]
         assert (ok, text[: len(sentence)]) == (False, sentence)
