@@ -22,6 +22,7 @@ from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
 from daybreak.contract.sections import Params, Plug, WorkloadPlug
+from daybreak.contract.workload import own_schedule
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
@@ -74,6 +75,8 @@ def findings(home: Home) -> Iterator[Finding]:
     yield _source(loaded.source)
     for name in ("workload", "backend"):
         yield _plug(name, getattr(loaded, name))
+    if loaded.train.schedule == "own":
+        yield _schedule(loaded)
     for key, values in loaded.plan.quality_choices.items():
         section, _, name = key.partition(".")
         if section == "workload":  # found here rather than on the night that tries it
@@ -321,6 +324,15 @@ def _extensions(home: Home, loaded: Params) -> Iterator[Finding]:
         with contextlib.suppress(PipelineError):  # of a plug, already reported
             for what, ok, text in checks(home, loaded):
                 yield Finding(what=what, ok=ok, text=text)
+
+
+def _schedule(loaded: Params) -> Finding:
+    """Returns whether the class has the schedule that `train.schedule` asks for."""
+    try:
+        begins = own_schedule(loaded.workload.make())(0.0) * loaded.train.rate
+    except PipelineError as error:
+        return Finding(what="train.schedule", ok=False, text=str(error))
+    return Finding(what="train.schedule", ok=True, text=f"by the class; begins at {begins:.4g}")
 
 
 def _suite(path: Path, loaded: Params) -> Finding:

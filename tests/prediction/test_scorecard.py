@@ -115,6 +115,7 @@ def test_an_outcome_is_read_from_the_records_of_a_night():
     assert slower.apart == pytest.approx(math.log(1.1) / (math.log(1.25) / Z90))
     assert not outcome("n", plan, replace(training, stopped_by="deadline")).held
     assert outcome("n", replace(plan, forecast=replace(plan.forecast, expected_s=0.0)), training) is None
+    assert outcome("n", plan, replace(training, stopped_by="validation")) is None  # the rest was never run
 
 
 def test_what_was_needed_is_the_deviation_that_would_have_held():

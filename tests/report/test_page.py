@@ -7,12 +7,15 @@ from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.contract.record_parts import Epoch, JobForecast, Line, MeasuredEffect, Taken
+from daybreak.contract.record_types import Training
+from daybreak.report.evidence import STOPPED
 from daybreak.report.page import page, write
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -206,6 +209,16 @@ def test_the_fallbacks_that_training_took_are_told_with_their_cost_and_reason(
     assert "took these fallbacks:" in text
     assert "scale up, for $2.50 more; 1 x b takes 7,077 s at most." in text
     assert "took these fallbacks" not in text_of(first)
+
+
+@pytest.mark.parametrize("stopped_by", get_args(Training.__dataclass_fields__["stopped_by"].type))
+def test_whatever_ended_training_is_told_with_its_validations(folder: Path, stopped_by: str) -> None:
+    entry = only(whole(), "plan", "training")
+    assert entry.training
+    ended = replace(entry.training, stopped_by=stopped_by, validations=((500, -0.5), (1000, -0.25)))
+    text = text_of(page(Home.here(), lay(replace(entry, training=ended), folder), []))
+    assert f"Training ended {STOPPED[stopped_by]}" in text
+    assert "2 validations on the newest training days: -0.5 after 500 samples, -0.25 after 1,000" in text
 
 
 def test_every_record_has_its_figures_on_the_page(first: str) -> None:

@@ -72,6 +72,29 @@ def test_whole_days_before_the_held_out_ones_are_validated_on_where_all_samples_
     assert warm.num_validated == 0
 
 
+@pytest.mark.parametrize(
+    ("days", "num_validated", "last"),
+    [
+        (DAYS, 0, date(2026, 1, 1)),
+        (DAYS, 200, date(2025, 12, 31)),
+        (DAYS, 250, date(2025, 12, 30)),  # a day in part
+        ({}, 200, date(2025, 12, 31)),  # of five days, if alike
+    ],
+)
+def test_the_night_after_one_that_was_validated_also_trains_on_what_that_was_not(
+    champion: Champion, days: dict[str, int], num_validated: int, last: date
+) -> None:
+    dataset = dataclasses.replace(
+        nights.dataset(), num_of_days=days, first_day=date(2025, 12, 28), last_day=date(2026, 1, 1)
+    )
+    assert recipe.last_trained_day(dataset, num_validated) == last
+    facts = json.loads(recipe.FACTS.read_text()) | {"last_trained_day": str(last)}
+    recipe.FACTS.write_text(json.dumps(facts))
+    champion = dataclasses.replace(champion, model_digest=records.digest(recipe.CHAMPION))
+    warm = course(WARM_DAY, dataset, champion, make_params(warm_share=0.01))
+    assert warm.first_sample <= 1000 - num_validated
+
+
 def test_shares_by_speed_are_the_same_training() -> None:
     assert recipes.recipe(batching="by_speed").identity == recipes.recipe(batching="even").identity
 
@@ -125,7 +148,7 @@ def test_a_warm_start_trains_on_all_days_that_the_champion_has_not_seen(
 def test_a_changed_workload_trains_on_all_samples_from_the_champions_weights(
     champion: Champion, change: str
 ) -> None:
-    params = make_params(epochs=2)
+    params = make_params(epochs=2, validation=0.1)  # which its weights have seen
     if change == "edited":
         champion = dataclasses.replace(champion, lineage={"source": "before"})
     elif change == "other arguments":
@@ -135,5 +158,5 @@ def test_a_changed_workload_trains_on_all_samples_from_the_champions_weights(
         (ARRAYS / "state").mkdir(parents=True)
         (ARRAYS / "state" / "edges.npy").write_bytes(b"other quantiles")
     made = course(WARM_DAY, nights.dataset(), champion, params)
-    assert (made.warm, made.newest) == (True, False)
+    assert (made.warm, made.newest, made.num_validated) == (True, False, 0)
     assert (made.num_samples, made.rate) == (2 * nights.dataset().num_samples, params.train.rate)

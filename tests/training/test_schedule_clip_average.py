@@ -237,6 +237,11 @@ def test_a_cosine_whose_run_is_late_falls_to_nothing_where_it_ends():
     [
         ({"sync": "every_h_updates", "ema": 0.99}, "sync: every_h_updates leaves workers apart, and ema"),
         ({"threads": "auto", "clip_norm": 1.0}, "threads: auto divides batches itself; leave clip_norm"),
+        ({"patience": 3}, "patience: 3 counts validations; set validation: 0.1"),
+        (
+            {"average_last": 0.1, "validation": 0.1, "patience": 3},
+            "average_last is of a run's end, and patience may end it before; take ema",
+        ),
         ({"ema": 0.99, "average_last": 0.1}, "ema and average_last each say which weights are averaged"),
     ],
 )
@@ -244,6 +249,35 @@ def test_what_does_not_go_together_is_refused(train, said):
     plugs = {"source": "tests.fakes:TwoDays", "workload": "tests.fakes:LineWorkload"}
     with pytest.raises(ParamsError, match=said):
         check({**plugs, "backend": "daybreak:Local", "train": train})
+
+
+class Odd(Sgd):
+    """A schedule that leaves the numbers from 0 on."""
+
+    def schedule(self, done: float) -> float:
+        return 0.5 - done
+
+
+def test_a_schedule_is_asked_up_to_its_end_and_refused_where_it_is_no_factor():
+    assert own_schedule(Sgd())(1.1) == own_schedule(Sgd())(1.0)
+    assert own_schedule(Odd())(0.25) == 0.25
+    with pytest.raises(ParamsError, match=r"Odd\.schedule\(1\) is -0\.5; return a number from 0 on"):
+        own_schedule(Odd())(1.0)
+
+
+def test_weights_of_16_bits_are_averaged_in_32(folder):
+    run = Run(folder, job(averaging=Averaging(ema=0.999)))
+    run.engine.model.to(torch.bfloat16)
+    for weight in run.engine.model.parameters():
+        torch.nn.init.ones_(weight)
+    run.average.add(seen=SIZE, end=NUM_SAMPLES, batch_size=SIZE)
+    run.average._num_updates = 10**6
+    for weight in run.engine.model.parameters():
+        torch.nn.init.constant_(weight, 1.5)
+    for _ in range(1000):
+        run.average.add(seen=SIZE, end=NUM_SAMPLES, batch_size=SIZE)
+    (mean,) = {float(weight.mean()) for name, weight in run.average.weights().items() if "net.0.bias" in name}
+    assert mean == pytest.approx(1.5 - 0.5 * 0.999**1000, abs=0.01)
 
 
 def test_a_class_without_the_schedule_that_params_ask_for_is_named():

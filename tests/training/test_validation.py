@@ -6,22 +6,25 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils.data import Dataset
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import Tuning
 from daybreak.jobs import collector
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
-from daybreak.training.recipe import Averaging, Recipe, Validation
+from daybreak.training.recipe import Averaging, Progress, Recipe, Result, Validation
 from daybreak.training.trainer import Trainer
 from daybreak.training.validation import COST, FEWEST_SCORED, FORWARD, Validator, validation_of
 from daybreak.training.weight_average import WeightAverage
@@ -171,10 +174,116 @@ def test_a_job_whose_time_is_over_is_judged_by_its_best_weights(folder):
 
 
 def test_a_score_that_is_not_a_number_is_never_the_best(folder):
-    run = Run(folder, job(), best=math.nan)
+    made = job(arrays=str(folder), workload="tests.training.test_validation:Passing")
+    run = Run(folder, made, best=math.nan)
     assert run.until(math.inf) == "validation"
     assert len(run.validator.scores) == PATIENCE.patience
+    run.trainer.save()
+    result = collector.from_checkpoint(folder, made, now=0.0)
+    assert records.read(Result, folder) == result  # no record holds what is not a number
+    assert result.validations == ()
     assert run.weight == float(run.engine.weights()["0.weight"])
+
+
+def test_what_a_checkpoint_is_written_of_does_not_change_while_it_is(folder):
+    run = Run(folder, job())
+    run.until(5)
+    state = run.engine.save()
+    run.validator.save(state)
+    run.until(9)
+    assert [seen for seen, _ in state.scalars["validations"]] == [20, 40]
+
+
+class Large(Passing):
+    """Scores two samples at once at most."""
+
+    def score(self, model: Any, batch: Any) -> torch.Tensor:
+        if len(batch["x"]) > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return super().score(model, batch)
+
+
+def test_scores_that_do_not_fit_the_memory_are_taken_in_smaller_passes(folder):
+    alive: list[int] = []
+    samples = np.arange(20, 40)
+    engines = []
+    for workload in (Passing(), Large()):
+        data = workload.dataset(folder, "train")
+        engines.append(TorchEngine(workload, data, seed=1, micro_batch_size=SIZE, tuning=Tuning()))
+    plain, short = (engine.mean_score(samples, alive=lambda: alive.append(1)) for engine in engines)
+    assert plain == short
+    assert len(alive) > 12
+    assert engines[1].micro_batches.size == SIZE  # training goes on as before
+
+
+class Noisy(Dataset[Any]):
+    """Samples with random numbers of their own."""
+
+    def __len__(self) -> int:
+        return NUM_ALL
+
+    def __getitem__(self, sample: int) -> Any:
+        return {"x": torch.rand(())}
+
+
+class NoisyScore(Passing):
+    """A score by what its samples draw."""
+
+    def dataset(self, folder: Path, split: str) -> Any:
+        return Noisy()
+
+    def score(self, model: Any, batch: Any) -> torch.Tensor:
+        return batch["x"]
+
+
+def test_samples_that_draw_random_numbers_score_alike_each_time(folder):
+    workload = NoisyScore()
+    engine = TorchEngine(workload, Noisy(), seed=1, micro_batch_size=SIZE, tuning=Tuning())
+    state = torch.get_rng_state()
+    scores = [engine.mean_score(np.arange(30), alive=lambda: None) for _ in range(3)]
+    assert scores[0] == scores[1] == scores[2]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Slow(Passing):
+    """Takes a hundredth of a second an update, and three to be scored."""
+
+    now = 1e9
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        Slow.now += 0.01
+        return super().loss(model, batch)
+
+    def score(self, model: Any, batch: Any) -> torch.Tensor:
+        Slow.now += 3.0
+        return super().score(model, batch)
+
+
+def test_a_validation_is_not_taken_for_a_loss_of_speed(folder):
+    workload = Slow(best=100)
+    data = workload.dataset(folder, "train")
+    engine = TorchEngine(workload, data, seed=1, micro_batch_size=SIZE, tuning=Tuning())
+    num_samples = 20_000  # 20 s, and 60 s of validations
+    validation = Validation(num_samples=NUM_VALIDATED, num_scored=8, every=num_samples // 20, patience=3)
+    until = datetime.fromtimestamp(Slow.now + 100, UTC)
+    made = recipe(
+        num_samples=num_samples, batch_size=SIZE, peak=1e-3, validation=validation, train_until=until
+    )
+    heartbeats: list[Progress] = []
+    trainer = Trainer(
+        engine,
+        made,
+        folder=folder / "checkpoints",
+        epoch_samples=NUM_ALL - NUM_VALIDATED,
+        told_to_stop=lambda: False,
+        report=heartbeats.append,
+        clock=lambda: Slow.now,
+        executor=AtOnce(),
+        validator=Validator(engine, validation, num_all=len(data)),
+    )
+    assert trainer.run().stopped_by == "finished"
+    assert {beat.end for beat in heartbeats} == {num_samples}
+    assert min(beat.samples_per_s for beat in heartbeats) > 900
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**9))

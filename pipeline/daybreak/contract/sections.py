@@ -444,6 +444,9 @@ class TrainParams(Section):
             raise ValueError(
                 f"patience: {self.patience} counts validations; set validation: 0.1 to have some"
             )
+        if self.average_last and (self.patience or self.scaling == "adascale"):
+            key = "patience" if self.patience else "scaling: adascale"
+            raise ValueError(f"average_last is of a run's end, and {key} may end it before; take ema")
         if self.ema and self.average_last:
             raise ValueError("ema and average_last each say which weights are averaged; leave one out")
         return self

@@ -9,6 +9,7 @@ dimension is the sample.
 """
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -156,7 +157,17 @@ def own_schedule(workload: Any) -> Callable[[float], float]:
             f"train.schedule is own, and {type(workload).__name__} has no method schedule(done); add "
             f"it, to return the factor of train.rate by the share of samples done, or take another schedule"
         )
-    return schedule
+
+    def checked(done: float) -> float:
+        factor = schedule(min(1.0, done))  # AdaScale takes a last update beyond the end
+        if not (isinstance(factor, int | float) and 0 <= factor < math.inf):
+            raise ParamsError(
+                f"{type(workload).__name__}.schedule({done:.4g}) is {factor}; return a number from 0 on, the "
+                f"factor of train.rate"
+            )
+        return float(factor)
+
+    return checked
 
 
 def make_model(workload: Workload, state: State) -> "nn.Module":

@@ -16,6 +16,7 @@ from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, worker_errors
 from daybreak.training.recipe import AVERAGE, BEST, NEWEST, Recipe, Result
+from daybreak.training.validation import finite
 from daybreak.training.worker import complete_model, ended_early_by
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
         warm=recipe.warm_start is not None,
         ended_at=datetime.fromtimestamp(now, UTC),
         epochs=SampleAudit.load(scalars["sample_audit"]).proven() if "sample_audit" in scalars else (),
-        validations=tuple((seen, score) for seen, score in scalars.get("validations", ())),
+        validations=finite(scalars.get("validations", ())),
         device=scalars.get("device", ""),
     )
     records.write(result, folder)
@@ -148,7 +149,9 @@ def collect(
         logs=logs,
         # An early end that was later revoked does not count.
         fallbacks=tuple(
-            t for t in attempts.taken if t.name != "finish early" or result.stopped_by != "finished"
+            t
+            for t in attempts.taken
+            if t.name != "finish early" or result.stopped_by in {"deadline", "budget"}
         ),
         warm=result.warm,
         sync=result.sync,

@@ -42,6 +42,7 @@ from daybreak.training.recipe import (
     Validation,
     WarmStart,
     course,
+    last_trained_day,
     name_of,
 )
 from daybreak.training.validation import validation_of
@@ -154,6 +155,7 @@ def refit(
         last_day=last_day,
         warm_start=WarmStart(folder=str(collector.MODEL), digest=training.model_digest),
         first_sample=0,
+        last_trained_day=None,
         validation=Validation(),
         rate=replace(cold.rate, peak=train.warm_rate, base_samples=num_samples),
         train_until=night.decide_until,
@@ -261,6 +263,7 @@ def recipe_of(
         arrays="data/arrays",
         data_digest=dataset.digest,
         last_day=max(dataset.last_day, _last_day(CHAMPION)) if tonight.warm else dataset.last_day,
+        last_trained_day=last_trained_day(dataset, tonight.num_validated) if tonight.num_validated else None,
         warm_start=WarmStart(folder=str(CHAMPION), digest=champion.model_digest if champion else "")
         if tonight.warm
         else None,

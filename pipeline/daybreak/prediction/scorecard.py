@@ -90,6 +90,8 @@ def outcome(night: str, plan: Plan, training: Training) -> PredictionOutcome | N
     forecast = plan.forecast
     if min(forecast.expected_s, *forecast.interval, training.elapsed_s) <= 0:
         return None
+    if training.stopped_by == "validation":  # the rest was never run
+        return None
     return PredictionOutcome(
         night=night,
         predicted_s=forecast.expected_s,

@@ -160,7 +160,7 @@ def _moments(entry: Entry) -> Iterator[TimelineEntry]:
         ended = training.ended_at or night.started_at + timedelta(seconds=training.elapsed_s)
         began = ended - timedelta(seconds=training.elapsed_s)
         yield TimelineEntry(at=max(began, night.started_at), what="training began")
-        yield TimelineEntry(at=ended, what=f"training ended ({_STOPPED[training.stopped_by]})")
+        yield TimelineEntry(at=ended, what=f"training ended ({STOPPED[training.stopped_by]})")
         for fallback in training.fallbacks:
             more = formats.dollars(fallback.usd)
             yield TimelineEntry(at=fallback.time, what=f"{fallback.name}, for {more} more: {fallback.reason}")
@@ -170,7 +170,7 @@ def _moments(entry: Entry) -> Iterator[TimelineEntry]:
         yield TimelineEntry(at=entry.closed_at, what="closed")
 
 
-_STOPPED = {
+STOPPED = {
     "finished": "to its end",
     "validation": "as validation found nothing better",
     "deadline": "by the deadline",

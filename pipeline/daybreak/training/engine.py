@@ -13,11 +13,13 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
+from daybreak.contract.errors import JobError, is_out_of_memory
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.workload import Workload
 from daybreak.training.accumulation import Accumulation
@@ -31,7 +33,7 @@ from daybreak.training.process_group import WorkerGroup
 from daybreak.training.recipe import Clipping
 from daybreak.training.sample_order import Indices
 from daybreak.training.timers import StepTimer
-from daybreak.training.tuning import Tuner, check_model, new_model, new_optimizer, normalised, read
+from daybreak.training.tuning import Tuner, check_model, new_model, new_optimizer, normalised
 from daybreak.training.updater import Updater
 
 
@@ -103,7 +105,7 @@ class TorchEngine:
         follow_memory: Literal["off", "same_gradient", "band_limited"] = "off",
         clipping: Clipping | None = None,
     ) -> None:
-        self._workload, self._dataset = workload, dataset
+        self._workload = workload
         self.group = group = WorkerGroup()
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
         torch.manual_seed(seed)
@@ -217,18 +219,44 @@ class TorchEngine:
         """Returns the sum over workers."""
         return self.group.total(counts)
 
-    def mean_score(self, samples: Indices) -> float:
-        """Returns the mean score of samples by the weights of this moment; all workers call it together."""
+    def mean_score(self, samples: Indices, *, alive: Callable[[], None]) -> float:
+        """Returns the mean score of samples by the weights of this moment; all workers call it together.
+
+        It calls `alive` before each pass. Statistics of BatchNorm are those of worker 0, as in a version.
+        """
+        for buffer in self.model.buffers() if self.world_size > 1 else ():
+            if buffer.is_floating_point():
+                dist.broadcast(buffer, src=0)
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
-        total = 0.0
-        with torch.no_grad():
-            for part in self.micro_batches.split(samples[self.rank :: self.world_size]):
-                batch = self._tuner.batch(read(self._dataset, part))
-                total += float(self._workload.score(self.model, batch).double().sum())
-        for module, is_training in modes:  # a team may keep some of them in eval mode
-            module.training = is_training
+        own, size, total = samples[self.rank :: self.world_size], self.micro_batches.size, 0.0
+        try:
+            while len(own):
+                alive()
+                score = self._score(own[:size])
+                if score is not None:
+                    own, total = own[size:], total + score
+                elif size == 1:
+                    raise JobError(
+                        "memory does not suffice to score one sample; name a larger machine in plan.machines"
+                    )
+                else:
+                    size = -(-size // 2)
+        finally:
+            for module, is_training in modes:  # a team may keep some of them in eval mode
+                module.training = is_training
         return float(self.group.total(np.array([total]))[0]) / len(samples)
+
+    def _score(self, samples: Indices) -> float | None:
+        """Returns the sum of the scores of a pass; None where memory does not suffice for it."""
+        try:
+            with torch.no_grad():
+                batch = self._tuner.batch(self._loader.get(samples))
+                return float(self._workload.score(self.model, batch).double().sum())
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the whole model on worker 0; all workers call it together."""

@@ -4,7 +4,8 @@ import hashlib
 import json
 import logging
 from dataclasses import asdict, dataclass, field, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,24 +72,24 @@ def course(
     edited, has other arguments or was fitted again begins with the champion's weights, but trains on all
     samples: they may suit it less.
     """
-    num_validated = _num_newest(dataset, train.validation) if train.validation else 0
     whole = Course(
         warm=False,
         newest=False,
         first_sample=0,
         epochs=train.epochs,
-        num_samples=round(train.epochs * (dataset.num_samples - num_validated)),
+        num_samples=round(train.epochs * dataset.num_samples),
         rate=train.rate,
-        num_validated=num_validated,
     )
     if champion is None or begins_cold(night, champion, workload, train):
-        return whole
+        num_validated = _num_newest(dataset, train.validation) if train.validation else 0
+        num_samples = round(train.epochs * (dataset.num_samples - num_validated))
+        return replace(whole, num_validated=num_validated, num_samples=num_samples)
     model = json.loads(FACTS.read_text())
     if change := _changed(champion, model, workload, train):
         log.warning("%s; training on all samples, from its weights if they have the same shapes", change)
         return replace(whole, warm=True)
     share = max(1, round(train.warm_share * dataset.num_samples))
-    seen = date.fromisoformat(model["last_day"])
+    seen = date.fromisoformat(model.get("last_trained_day", model["last_day"]))
     newest = min(dataset.num_samples, max(share, dataset.num_after(seen)))
     return Course(
         warm=True,
@@ -112,6 +113,18 @@ def _num_newest(dataset: Dataset, share: float) -> int:
             break
         total += dataset.num_of_days[day]
     return total if 0 < total <= dataset.num_samples / 2 else round(share * dataset.num_samples)
+
+
+def last_trained_day(dataset: Dataset, num_validated: int) -> date:
+    """Returns the last day with samples that are all trained on, where the newest are validated on."""
+    if not dataset.num_of_days:
+        num_days = (dataset.last_day - dataset.first_day).days + 1
+        return dataset.last_day - timedelta(days=ceil(num_days * num_validated / dataset.num_samples))
+    for day, num in sorted(dataset.num_of_days.items(), reverse=True):
+        if num_validated <= 0:
+            return date.fromisoformat(day)
+        num_validated -= num
+    return dataset.first_day - timedelta(days=1)
 
 
 def begins_cold(
@@ -222,6 +235,7 @@ class Recipe(Record):
     arrays: str
     data_digest: str
     last_day: date  # that the model has seen: of the training split, or by the weights it begins with
+    last_trained_day: date | None = None  # where it was validated on later ones; None: the last day
     warm_start: WarmStart | None = None  # None: a cold start
     seed: int
     num_samples: int  # to train on, all epochs together

@@ -83,6 +83,7 @@ class Trainer:
         self.audit = self._new_audit()
         self.end = recipe.num_samples  # where this run ends; a deadline may bring it forward
         self._meter = _Meter(clock())
+        self._validated_s, self._is_over = 0.0, False  # seconds of the last validation; it ended the run
         # Position and samples of each next share of this worker, and the sizes of all workers' shares.
         self._ahead: deque[tuple[int, Indices, Sizes]] = deque()
         self._sizes: Sizes = ()  # of all workers' shares, of the update before
@@ -129,6 +130,8 @@ class Trainer:
                 size = self.batch_schedule.size(self.seen)
                 self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
         self._meter = _Meter(self._clock(), seen=self.seen)
+        found_nothing = bool(self._validator and self._validator.is_over)
+        self._is_over = found_nothing and self.seen < self.recipe.num_samples
 
     def run(self) -> RunOutcome:
         """Trains to the end; every worker calls it, and all return at the same update."""
@@ -141,17 +144,26 @@ class Trainer:
             if signals.end_in:
                 self.end = self._after(signals.end_in - 1)
             if self._validator and self._validator.is_due(before, self.seen, end=self.end):
-                self._validator.validate(self.seen)
-                self.end = self.seen if self._validator.is_over else self.end
+                self._validate(self._validator)
             if signals.save or signals.stop:
                 self.save()
             if signals.stop and self.seen < self.end:
                 self.saver.wait()
                 return self._outcome("terminated")
         whole = self.seen >= self.recipe.num_samples or self.batch_schedule.done
-        if not whole and self._validator and self._validator.is_over:
+        if self._is_over:
             return self._outcome("validation")
         return self._outcome("finished" if whole else "deadline")
+
+    def _validate(self, validator: Validator) -> None:
+        """Scores the weights, and ends the run where nothing better came for long."""
+        began = self._clock()
+        validator.validate(self.seen)
+        self._validated_s = self._clock() - began
+        self._meter.leave_out(self._validated_s)
+        self._is_over = validator.is_over and self.seen < self.end
+        if self._is_over:
+            self.end = self.seen
 
     def _outcome(self, stopped_by: Literal["finished", "validation", "deadline", "terminated"]) -> RunOutcome:
         return RunOutcome(
@@ -257,7 +269,7 @@ class Trainer:
         been mistaken for the speed, or the machine is a faster one now.
         """
         until = min(self.recipe.train_until.timestamp(), self._end_by())
-        left_s = until - self._clock() - 2 * self.saver.takes_s - 1.0
+        left_s = until - self._clock() - 2 * self.saver.takes_s - self._validated_s - 1.0
         if self._meter.samples_per_s:  # a signal arrives when workers average next
             delay = (self.recipe.signal_updates - 1) * self.batch_schedule.size(self.seen)
             left_s -= delay / self._meter.samples_per_s
@@ -368,6 +380,10 @@ class _Meter:
         self.since, self._seen_then = now, seen
         self.samples_per_s = 0.0
         self._loss, self._weight = 0.0, 0
+
+    def leave_out(self, seconds: float) -> None:
+        """Leaves a pause out of the speed."""
+        self.since += seconds
 
     def add(self, loss: float, size: int) -> None:
         self._loss += loss * size

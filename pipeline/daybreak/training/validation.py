@@ -7,6 +7,7 @@ resumed keeps the same weights, and ends at the same update.
 
 import logging
 import math
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,13 +43,25 @@ def validation_of(num_validated: int, *, num_samples: int, patience: int) -> Val
     )
 
 
+def finite(scores: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Returns the scores that are numbers, as records hold no others."""
+    return tuple((seen, score) for seen, score in scores if math.isfinite(score))
+
+
 class Validator:
     """Scores of a run on its newest samples, and the weights with the best of them."""
 
     def __init__(
-        self, engine: "TorchEngine", validation: Validation, *, num_all: int, average: "WeightAverage | None"
+        self,
+        engine: "TorchEngine",
+        validation: Validation,
+        *,
+        num_all: int,
+        average: "WeightAverage | None" = None,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine, self._validation, self._average = engine, validation, average
+        self._alive = alive
         first = num_all - validation.num_samples
         self._samples = np.linspace(first, num_all - 1, validation.num_scored).round().astype(np.int64)
         self.scores: list[tuple[int, float]] = []  # samples trained on until then, and the mean score
@@ -77,12 +90,12 @@ class Validator:
 
     def _score(self) -> float:
         if not self._average:
-            return self._engine.mean_score(self._samples)
+            return self._engine.mean_score(self._samples, alive=self._alive)
         model = self._engine.model
         own = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
         model.load_state_dict(self._average.tensors())
         try:
-            return self._engine.mean_score(self._samples)
+            return self._engine.mean_score(self._samples, alive=self._alive)
         finally:
             model.load_state_dict(own)
 
@@ -99,7 +112,7 @@ class Validator:
         """Adds scores and best weights to the state of a run; all workers call it together."""
         if self._best:
             state.tensors[BEST] = self.weights()
-        state.scalars["validations"] = self.scores
+        state.scalars["validations"] = list(self.scores)  # which is written later
 
     def load(self, state: TrainingState) -> None:
         """Takes scores and best weights of a state over."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from daybreak.training.engine import TorchEngine
 
+SINGLE = 4  # bytes of a number that an average moves by; in fewer its steps would be lost
+
 
 class WeightAverage:
     """The average of a run's weights so far; where weights are divided, each worker keeps its shares."""
@@ -45,15 +47,18 @@ class WeightAverage:
         """Moves the average by a share of its distance to the weights of this moment."""
         for name, weight in self._engine.model.state_dict().items():
             if share == 1:
-                self._tensors[name] = weight.detach().clone()
-            elif weight.is_floating_point():
-                _local(self._tensors[name]).lerp_(_local(weight), share)
+                is_short = weight.is_floating_point() and weight.element_size() < SINGLE
+                self._tensors[name] = (weight.float() if is_short else weight).detach().clone()
+            elif weight.is_floating_point() or weight.is_complex():
+                average = _local(self._tensors[name])
+                average.lerp_(_local(weight).to(average.dtype), share)
             else:
                 self._tensors[name].copy_(weight)
 
     def tensors(self) -> "dict[str, Tensor]":
         """Returns the average as this worker holds it, until the next update, or the newest weights."""
-        return self._tensors or dict(self._engine.model.state_dict())
+        own = self._engine.model.state_dict()
+        return {name: each.to(own[name].dtype) for name, each in self._tensors.items()} or dict(own)
 
     def weights(self) -> "dict[str, Tensor]":
         """Returns the whole average on worker 0, or the newest weights; all workers call it together."""
@@ -62,7 +67,7 @@ class WeightAverage:
     def save(self, state: TrainingState) -> None:
         """Adds the average to the state of a run; all workers call it together."""
         if self._tensors:
-            state.tensors[AVERAGE] = self.weights()
+            state.tensors[AVERAGE] = self._engine.whole(self._tensors)
         state.scalars["averaged_updates"] = self._num_updates
 
     def load(self, state: TrainingState) -> None:

@@ -110,7 +110,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.devices import peak_memory_bytes
     from daybreak.training.trainer import Trainer
-    from daybreak.training.validation import Validator
+    from daybreak.training.validation import Validator, finite
     from daybreak.training.weight_average import WeightAverage
 
     gpus.check()
@@ -125,14 +125,18 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         average = WeightAverage(engine, recipe.averaging, base_size=base_size)
     validator = None
     if recipe.validation.num_samples and engine.can_score:
-        validator = Validator(engine, recipe.validation, num_all=len(dataset), average=average)
+        validator = Validator(
+            engine, recipe.validation, num_all=len(dataset), average=average, alive=supervision.alive
+        )
     elif recipe.validation.num_samples:
-        log.warning("each worker has a share of the weights, so that training is not validated")
+        log.warning(
+            "each worker has a share of the weights, so training takes all samples, and is not validated"
+        )
     trainer = Trainer(
         engine,
         recipe,
         folder=folder / "checkpoints",
-        epoch_samples=len(dataset) - recipe.validation.num_samples,
+        epoch_samples=len(dataset) - (recipe.validation.num_samples if validator else 0),
         block=getattr(dataset, "block", 1),
         parameters=_parameters(engine),
         told_to_stop=supervision.told_to_stop,
@@ -161,7 +165,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     return _Trained(
         engine=engine,
         model=validator or average or engine,
-        scores=tuple(validator.scores) if validator else (),
+        scores=finite(validator.scores) if validator else (),
         outcome=outcome,
         warm=warm,
         epochs=epochs,
@@ -360,6 +364,8 @@ def write_facts(folder: Path, recipe: Recipe, *, seen: int) -> None:
         "data_digest": recipe.data_digest,
         "last_day": recipe.last_day.isoformat(),
     }
+    if recipe.last_trained_day:
+        facts["last_trained_day"] = recipe.last_trained_day.isoformat()
     if recipe.tuning.band_rate:
         facts["band_rate"] = recipe.tuning.band_rate
     records.replace_text(folder / "model.json", json.dumps(facts, indent=2) + "\n")

@@ -367,7 +367,10 @@ def test_what_is_read_elsewhere_and_a_rate_that_is_replaced_are_noted(
     ("train", "said"),
     [
         ("", "note      schedule is not called, as train.schedule is stable; set it to own"),
-        ("train: {schedule: own, rate: 0.5}\n", "schedule  halfway, 0.25 "),
+        (
+            "train: {schedule: own, rate: 0.5}\n",
+            "schedule  at the beginning, halfway and at the end: 0.5, 0.25",
+        ),
     ],
 )
 def test_a_schedule_of_the_class_is_tried_where_params_ask_for_it(

@@ -155,7 +155,7 @@ def _quality_night(entry: Entry, *, batch_size: int) -> QualityNight | None:
             else None
         )
     hours = inf
-    if training.stopped_by == "finished" and training.ended_at:
+    if training.stopped_by in {"finished", "validation"} and training.ended_at:
         hours = (training.ended_at - entry.night.started_at).total_seconds() / HOUR_S
     passes = None
     if plan and entry.profile and entry.dataset and entry.dataset.num_samples and not plan.sizes:

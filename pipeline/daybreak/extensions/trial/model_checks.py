@@ -134,8 +134,9 @@ class ModelChecks:
             self._note(note)
         if train.schedule == "own":
             with self._method("schedule"):
-                factor = own_schedule(self.workload)(0.5)
-            self._say("schedule", f"halfway, {factor * train.rate:.4g}")
+                factors = [own_schedule(self.workload)(number / 10) for number in range(11)]
+            rates = ", ".join(f"{factor * train.rate:.4g}" for factor in factors[::5])
+            self._say("schedule", f"at the beginning, halfway and at the end: {rates}")
         elif hasattr(self.workload, "schedule"):
             self._note(f"schedule is not called, as train.schedule is {train.schedule}; set it to own")
         before = leaves(batch, Tensor.clone)
