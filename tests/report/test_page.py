@@ -218,7 +218,7 @@ def test_whatever_ended_training_is_told_with_its_validations(folder: Path, stop
     ended = replace(entry.training, stopped_by=stopped_by, validations=((500, -0.5), (1000, -0.25)))
     text = text_of(page(Home.here(), lay(replace(entry, training=ended), folder), []))
     assert f"Training ended {STOPPED[stopped_by]}" in text
-    assert "2 validations on the newest training days: -0.5 after 500 samples, -0.25 after 1,000" in text
+    assert "2 validations on the newest training days: −0.500 after 500 samples, −0.250 after 1,000" in text
 
 
 def test_every_record_has_its_figures_on_the_page(first: str) -> None:
