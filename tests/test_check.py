@@ -128,7 +128,9 @@ def test_what_an_extension_brings_is_checked_with_the_rest_and_read_by_its_model
     for wrong, key in (("ramp_users: 7", "ramp_users: 0"), ("holdback: 0.1", "holdback: 1")):
         with pytest.raises(ParamsError, match=rf"(live_test|watch)\.{key.partition(':')[0]} is "):
             params.loads(text.replace(wrong, key), source="params.yaml")
-    with pytest.raises(ParamsError, match=r"live_test\.ramp_user is not a key; fix it in params\.yaml"):
+    with pytest.raises(
+        ParamsError, match=r"live_test\.ramp_user is not a key, but live_test\.ramp_users is; fix it"
+    ):
         params.loads(text.replace("ramp_users", "ramp_user"), source="params.yaml")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import date
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from daybreak.contract.sections import Params, Section
 
 FILE = Path("params.yaml")
 MOST_VALUES = 100_000
+ALIKE = 0.7  # of a mistyped key and the one that was meant, by difflib's ratio
 S = TypeVar("S", bound=Section)
 
 
@@ -99,8 +101,26 @@ def _validated(kind: type[S], values: Any, *, source: str, section: str = "") ->
         elif name := hooks.needed_for(key):
             reason = hooks.absent(name)
         else:
-            reason = f"is not a key; fix it in {source}"
+            reason = f"is not a key{_but_alike(key)}; fix it in {source}"
         raise ParamsError(f"{source}: {key} {reason}") from None
+
+
+def _but_alike(key: str) -> str:
+    """Returns a clause that names the key of the same section that was meant; "" where none is alike."""
+    section, dot, name = key.rpartition(".")
+    brought = (key for section, kind in _of_extensions() for key in (section, *_keys(kind, f"{section}.")))
+    names = [each.rpartition(".") for each in (*_keys(Params), *brought)]
+    alike = get_close_matches(name, [last for of, _, last in names if of == section], n=1, cutoff=ALIKE)
+    return f", but {section}{dot}{alike[0]} is" if alike else ""
+
+
+def _keys(kind: type[Section], prefix: str = "") -> Iterator[str]:
+    """Yields the keys of a section, and those of the sections in it."""
+    for name, field in kind.model_fields.items():
+        key = f"{prefix}{field.alias or name}"
+        yield key
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _keys(field.annotation, f"{key}.")
 
 
 def _expect_few(values: Any, *, source: str) -> None:
