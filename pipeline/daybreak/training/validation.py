@@ -83,8 +83,7 @@ class Validator:
         score = self._score()
         self.scores.append((seen, score))
         if self._best_at() == len(self.scores) - 1:
-            weights = self._average.tensors() if self._average else self._engine.model.state_dict()
-            self._best = {name: weight.detach().clone() for name, weight in weights.items()}
+            self._best = {name: weight.detach().clone() for name, weight in self._newest().items()}
         if not self._engine.rank:
             log.info("validated after %d samples: a mean score of %.6g", seen, score)
 
@@ -99,6 +98,10 @@ class Validator:
         finally:
             model.load_state_dict(own)
 
+    def _newest(self) -> "dict[str, Tensor]":
+        """Returns the weights that are scored now."""
+        return self._average.tensors() if self._average else dict(self._engine.model.state_dict())
+
     def _best_at(self) -> int:
         """Returns the number of the validation with the best score, the first of equal ones; -1 for none."""
         finite = [(score, -number) for number, (_, score) in enumerate(self.scores) if math.isfinite(score)]
@@ -106,7 +109,7 @@ class Validator:
 
     def weights(self) -> "dict[str, Tensor]":
         """Returns the best weights whole on worker 0, or the newest; all workers call it together."""
-        return self._engine.whole(self._best or self._engine.model.state_dict())
+        return self._engine.whole(self._best or self._newest())
 
     def save(self, state: TrainingState) -> None:
         """Adds scores and best weights to the state of a run; all workers call it together."""
