@@ -56,6 +56,22 @@ def test_members_keep_their_versions_in_one_mlflow_each_in_an_experiment_of_its_
     assert (made["shop"] / "var" / "artifacts" / runs["cards"] / "artifacts" / "reason.txt").exists()
 
 
+def test_homes_that_share_an_experiment_have_runs_of_their_own_also_from_jobs_on_other_machines(
+    made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{made['shop'] / 'var/mlflow.db'}")
+    params = made["cards"] / "params.yaml"
+    params.write_text(params.read_text().replace("name: cards", "name: cards, experiment: Of a team"))
+    assert mlflow_client.experiment_name(Home(made["cards"])) == "Of a team"
+    runs = {name: mlflow_client.run_of(Home(folder), "2026-11-24") for name, folder in made.items()}
+    assert len(set(runs.values())) == 3
+    for name, folder in made.items():
+        with pytest.MonkeyPatch.context() as elsewhere:
+            for key, value in mlflow_client.environment(Home(folder)).items():
+                elsewhere.setenv(key, value)
+            assert mlflow_client.run_of(Home(tmp_path / "rented"), "2026-11-24") == runs[name]
+
+
 def test_a_fleet_that_is_as_it_was_is_read_and_not_written(made: dict[str, Path]) -> None:
     homes.join(made["shop"])
     written = (made["cards"] / checkout.LEAD).stat().st_mtime_ns

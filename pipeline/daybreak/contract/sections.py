@@ -34,7 +34,7 @@ from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 A_CENTURY = 36_525  # days; a calendar ends
 # Tags that versions and runs have in MLflow, by which Daybreak finds and verifies them.
 OUR_TAGS = (
-    *("night", "day", "code_commit", "data_digest", "dvc_lock", "model_digest", "recipe", "source"),
+    *("night", "home", "day", "code_commit", "data_digest", "dvc_lock", "model_digest", "recipe", "source"),
     *("daybreak", "status", "version", "ledger", "pruned", "erased", "refit_of", "adopted_from"),
 )
 SEVERAL = "daybreak:Several"  # what a list of backends is made to

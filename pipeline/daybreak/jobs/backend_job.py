@@ -1,6 +1,5 @@
 """Builds the job that a backend gets: the same workers on every placement, under a name of its own."""
 
-import os
 from pathlib import Path
 
 from daybreak.contract import code_path
@@ -40,13 +39,8 @@ def _environment(home: Home) -> dict[str, str]:
 
     The night's own code comes first; live metrics go where the night's do (nowhere, if set to "").
     """
-    mlflow = {
-        name: os.environ[name] for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID") if name in os.environ
-    }
-    if "MLFLOW_TRACKING_URI" not in mlflow:
-        mlflow["MLFLOW_TRACKING_URI"] = mlflow_client.tracking_uri(home)
     return {
-        **mlflow,
+        **mlflow_client.environment(home),
         **code_path.environment(home.tonight),
         # Else restarted workers may rendezvous by addresses of dead ones (pytorch issue 135712).
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

@@ -68,7 +68,8 @@ def register(
                 client, name, source=logged.source, run_id=run_id, tags={**team_tags(home), **tags}, text=text
             )
         client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
-        for key, value in {**tags, "version": f"{name}/{number}"}.items():
+        # Those of the team too: a job on a machine without params.yaml may have made the run.
+        for key, value in {**team_tags(home), **tags, "version": f"{name}/{number}"}.items():
             client.set_tag(run_id, key, value)
         with contextlib.redirect_stdout(sys.stderr):  # MLflow prints the run; stdout is for the record
             client.set_terminated(run_id, "FINISHED")

@@ -217,7 +217,8 @@ def _show_report(home: Home, folder: Path, commit: str = "") -> None:
         page.renew(home, other, history)
     log.info("report: %s", path.resolve())
     with mlflow_client.session(home) as client:
-        run_id = mlflow_client.find_or_make_run(home, client, entry.night.id)
+        # The version's own run also where the home was restored, and has another token.
+        run_id = version.run_id if version else mlflow_client.find_or_make_run(home, client, entry.night.id)
         client.log_text(run_id, copy, path.name)
         if verdict and (drawn := figures.effect(verdict, verdict.margin)):
             client.log_text(run_id, svg.alone(drawn), description.INTERVAL)

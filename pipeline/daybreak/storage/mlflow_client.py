@@ -6,8 +6,9 @@ experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION` (a folder
 of the home shares.
 A home that is a member of a fleet (`storage/homes.py`) keeps its versions where the home that leads does.
 Each night has one MLflow run in the experiment `register.experiment`, by default `daybreak` or, for a member
-of a fleet, its model. The run is found or created by its tag `night`. A server that does not answer is tried
-again for some seconds; then JobError is raised, and the stage can be run again.
+of a fleet, its model. The run is found or created by its tags `night` and `home`: other homes may have nights
+of the same name in the same experiment. A server that does not answer is tried again for some seconds; then
+JobError is raised, and the stage can be run again.
 
 Only `make setup` and the first night create the SQLite file (`create`). A session never does: an empty
 registry in the place of a lost one would hide that the versions are gone.
@@ -20,7 +21,7 @@ import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -28,7 +29,7 @@ from urllib.parse import quote
 from daybreak.contract import params
 from daybreak.contract.errors import JobError, without_password
 from daybreak.contract.sections import RegisterParams
-from daybreak.storage import checkout
+from daybreak.storage import address, checkout
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXPERIMENT = "daybreak"
+# Variables of a job, by which one on a machine without the home finds the run of its night.
+OF_EXPERIMENT, OF_HOME = "DAYBREAK_EXPERIMENT", "DAYBREAK_HOME_TOKEN"
 NUM_TRIES = 5
 FIRST_WAIT_S = 0.5  # doubled after each try
 QUICK_S = 3.0  # within which a server answers a quick look
@@ -81,10 +84,27 @@ def team_tags(home: Home) -> dict[str, str]:
 
 def experiment_name(home: Home) -> str:
     """Returns the experiment of the nights of this home."""
+    if given := os.environ.get(OF_EXPERIMENT):
+        return given
     if named := _registered(home).experiment:
         return named
     member = checkout.membership(home.folder)
     return member.model if member and not member.own_registry else EXPERIMENT
+
+
+def environment(home: Home) -> dict[str, str]:
+    """Returns the variables of a job whose live metrics go to the run of its night."""
+    given = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
+    return {
+        "MLFLOW_TRACKING_URI": tracking_uri(home),
+        OF_EXPERIMENT: experiment_name(home),
+        OF_HOME: _token(home),
+        **{name: os.environ[name] for name in given if name in os.environ},
+    }
+
+
+def _token(home: Home) -> str:
+    return os.environ.get(OF_HOME) or address.look(home.folder).token
 
 
 @contextlib.contextmanager
@@ -215,17 +235,19 @@ def run_of(home: Home, night_id: str) -> str:
 def find_or_make_run(home: Home, client: "MlflowClient", night_id: str) -> str:
     """Returns the run of the night as `run_of` does; of two created at once, all get the older."""
     experiment = find_or_make_experiment(home, client)
-    runs = _runs(client, experiment, night_id)
+    own = {"night": night_id, "home": _token(home)}
+    runs = _runs(client, experiment, own)
     if not runs:
-        tags = {**team_tags(home), "night": night_id, "mlflow.runName": night_id}
+        tags = {**team_tags(home), **own, "mlflow.runName": night_id}
         client.create_run(experiment, tags=tags, run_name=night_id)
-        runs = _runs(client, experiment, night_id)
+        runs = _runs(client, experiment, own)
     return runs[0]
 
 
-def _runs(client: "MlflowClient", experiment: str, night_id: str) -> list[str]:
+def _runs(client: "MlflowClient", experiment: str, tags: Mapping[str, str]) -> list[str]:
     order = ["attributes.start_time ASC", "attributes.run_id ASC"]
-    runs = client.search_runs([experiment], f"tags.night = '{night_id}'", order_by=order, max_results=10)
+    query = " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items())
+    runs = client.search_runs([experiment], query, order_by=order, max_results=10)
     return [str(run.info.run_id) for run in runs]
 
 
