@@ -17,16 +17,18 @@ from daybreak import hooks
 from daybreak.batch_inference import destinations
 from daybreak.contract import extras
 from daybreak.contract.backend import Backend
-from daybreak.contract.errors import PipelineError, without_password
+from daybreak.contract.errors import PipelineError, ReleaseError, without_password
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
-from daybreak.contract.sections import Params, Plug, WorkloadPlug
+from daybreak.contract.sections import Params, Plug, RegisterParams, WorkloadPlug
 from daybreak.contract.workload import own_schedule
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
 from daybreak.storage import address, branch, ledger, lifecycle, source_code
+from daybreak.registry import aliases
+from daybreak.rollout import lost_ledger
 from daybreak.storage.home import Home
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
@@ -92,7 +94,10 @@ def findings(home: Home) -> Iterator[Finding]:
     if loaded.predict.to:
         yield _predictions(home, loaded)
     yield _suite(home.folder / loaded.validate_.suite, loaded)
-    yield _registry(home, loaded)
+    registry = _registry(home, loaded)
+    yield registry
+    if registry.ok:
+        yield _ledger(home, loaded.register_)
 
 
 def _moved(home: Path, loaded: Params) -> Finding | None:
@@ -377,3 +382,31 @@ def print_checks(checks: Iterable[Check], *, as_json: bool = False) -> int:
         print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)
         failed += not check.ok
     return 1 if failed else 0
+def _ledger(home: Home, register: RegisterParams) -> Finding:
+    """Returns whether the ledger has all that MLflow and others know of, and MLflow what the ledger names."""
+    try:
+        lost_ledger.expect_ledger(home, register)
+        _expect_champion(home, register.name)
+        tip = branch.ledger_tip(home)
+    except PipelineError as error:
+        return Finding(what="ledger", ok=False, text=str(error))
+    text = f"the branch nights, whose newest commit is {tip[:9]}" if tip else "the first night begins it"
+    return Finding(what="ledger", ok=True, text=text)
+
+
+def _expect_champion(home: Home, name: str) -> None:
+    """Raises ReleaseError where MLflow is not the one in which the ledger's champion was registered."""
+    from daybreak.storage import mlflow_client
+
+    if champion := ledger.champion_at(home, branch.ledger_tip(home)):
+        with mlflow_client.session(home) as client:
+            try:
+                aliases.expect(client, name, champion)
+            except ReleaseError:
+                raise ReleaseError(
+                    f"MLflow at {without_password(client.tracking_uri)} lacks what serves, version "
+                    f"{champion.version} of {name}; set register.tracking_uri or MLFLOW_TRACKING_URI to "
+                    f"where the nights kept it, or bring its database back"
+                ) from None
+
+

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from daybreak import cli, runner
+from daybreak import check, cli, runner
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, NothingToDo, ReleaseError
 from daybreak.contract.record_types import Evaluation, Night, Version
@@ -16,7 +16,7 @@ from daybreak.extensions.care.restore import restore
 from daybreak.gate import judge
 from daybreak.report import publisher
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.storage import branch, ledger
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.toy.nights import files_of_version
 
@@ -75,6 +75,32 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert champion
     assert champion.version == 2
+
+
+@pytest.mark.parametrize("which", ["champion", "challenger"])
+def test_an_alias_of_a_team_s_own_version_is_not_taken_for_a_lost_ledger_and_not_taken_over(
+    home: Path, settings: Params, which: str
+) -> None:
+    with mlflow_client.session(Home(home)) as client:
+        client.create_registered_model("daybreak")
+        client.create_model_version("daybreak", "s3://team/model", await_creation_for=0)
+        client.set_registered_model_alias("daybreak", which, "1")
+    with pytest.raises(ReleaseError, match=f"alias {which} names version 1 of daybreak, which no night made"):
+        expect_ledger(Home.here(), settings.register_, opens=True)
+    found = check._ledger(Home.here(), settings.register_)
+    assert (found.ok, "which no night made; remove the alias" in found.text) == (False, True)
+
+
+def test_check_finds_that_mlflow_is_another_than_the_one_of_the_champion(
+    home: Path, release: Any, settings: Params, empty_store: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    release(0, 1.0)
+    assert check._ledger(Home(home), settings.register_).ok
+    other = shutil.copy(empty_store, tmp_path / "other.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
+    found = check._ledger(Home(home), settings.register_)
+    said = f"MLflow at sqlite:///{other} lacks what serves, version 1 of daybreak; set register.tracking_uri"
+    assert (found.ok, found.text.partition(" or MLFLOW")[0]) == (False, said)
 
 
 def test_a_ledger_that_was_reset_behind_the_champion_is_refused(

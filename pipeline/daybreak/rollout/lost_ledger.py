@@ -10,7 +10,7 @@ command that brings the ledger back (daybreak/extensions/care/restore.py).
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from daybreak.contract.errors import LostLedger
+from daybreak.contract.errors import LostLedger, ReleaseError
 from daybreak.contract.sections import RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy
@@ -27,7 +27,8 @@ def expect_ledger(home: Home, register: RegisterParams, *, opens: bool = False) 
 
     A night that `opens` asks MLflow in full only where the ledger has no champion, and else takes a quick
     look at the alias, as `gate` asks the rest later; in the first night it creates MLflow's database. A
-    ledger that has to be signed and is not is refused too.
+    ledger that has to be signed and is not is refused too. Before the first promotion ReleaseError is raised
+    where the aliases are a team's own.
     """
     branch.expect_signed(home)
     tip = branch.ledger_tip(home)
@@ -43,6 +44,8 @@ def expect_ledger(home: Home, register: RegisterParams, *, opens: bool = False) 
             mlflow_client.create(home)
         if tip or not mlflow_client.is_missing(home):
             with session(home) as client:
+                if serving is None and not evidence:
+                    _expect_own_aliases(client, register.name)
                 evidence += _mlflow_says(home, client, register.name, tip, has_champion=serving is not None)
     elif (quick := mlflow_client.champion_tag(home, register.name)) and quick[1]:
         evidence += _alias_says(home, register.name, *quick, tip=tip)
@@ -56,6 +59,17 @@ def expect_ledger(home: Home, register: RegisterParams, *, opens: bool = False) 
         f"{'; '.join(evidence)}; but the ledger, the git branch nights, {has}; daybreak "
         f"restore shows what can be brought back; for a new start set another register.name in params.yaml"
     )
+
+
+def _expect_own_aliases(client: "MlflowClient", name: str) -> None:
+    """Raises ReleaseError where a team has the aliases of nights on a version that no night made."""
+    for which in (aliases.CHAMPION, aliases.CHALLENGER):
+        number = aliases.alias(client, name, which)
+        if number and "model_digest" not in aliases.existing(client, name, number).tags:
+            raise ReleaseError(
+                f"MLflow's alias {which} names version {number} of {name}, which no night made; remove the "
+                f"alias there, since nights move it, or set another register.name in params.yaml"
+            )
 
 
 def _mlflow_says(
