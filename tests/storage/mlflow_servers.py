@@ -50,6 +50,7 @@ def mlflow_served(
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_FLASK_SERVER_SECRET_KEY": "of a test",
+        "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX": "^(mlflow-artifacts|file|runs):/",
     }
     given.pop("PYTHONPATH", None)  # of this environment, whose packages are others
     if login:

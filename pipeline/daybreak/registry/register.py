@@ -137,13 +137,7 @@ def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> in
 def _make_version(
     client: "MlflowClient", name: str, *, source: str, run_id: str, tags: dict[str, str], text: str
 ) -> int:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_registered_model(name, description=description.of_model(name))
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
+    _make_model(client, name)
     made = client.create_model_version(
         name,
         source,
@@ -153,3 +147,17 @@ def _make_version(
         await_creation_for=0,
     )
     return int(made.version)
+
+
+def _make_model(client: "MlflowClient", name: str) -> None:
+    """Makes the registered model where it is missing, which not every account may that may write to one."""
+    from mlflow.exceptions import MlflowException
+
+    with aliases.missing_is_nothing():
+        client.get_registered_model(name)
+        return
+    try:
+        client.create_registered_model(name, description=description.of_model(name))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise

@@ -35,6 +35,7 @@ from daybreak.storage.home import Home
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from mlflow.entities import Experiment
 log = logging.getLogger(__name__)
 
 EXPERIMENT = "daybreak"
@@ -255,16 +256,14 @@ def find_or_make_experiment(home: Home, client: "MlflowClient") -> str:
     """Returns the experiment of the nights of this home, created if it does not exist yet."""
     from mlflow.exceptions import MlflowException
 
-    name = experiment_name(home)
-    experiment = client.get_experiment_by_name(name)
+    experiment = active_experiment(home, client)
     if experiment is None:
         try:
-            kind = {"mlflow.experimentKind": "custom_model_development"}  # else its pages are of prompts
-            return str(client.create_experiment(name, artifact_location=_artifacts(home), tags=kind))
+            return make_experiment(home, client, experiment_name(home))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            experiment = client.get_experiment_by_name(name)
+            experiment = active_experiment(home, client)
     assert experiment is not None
     return str(experiment.experiment_id)
 
@@ -281,6 +280,24 @@ def _artifacts(home: Home) -> str | None:
 
         return f"{artifacts.SCHEME}:/"
     return (home.var / "artifacts").as_uri()
+
+def active_experiment(home: Home, client: "MlflowClient") -> "Experiment | None":
+    """Returns the experiment of the nights of this home, None before there is one; JobError if deleted."""
+    name = experiment_name(home)
+    experiment = client.get_experiment_by_name(name)
+    if experiment and experiment.lifecycle_stage != "active":
+        raise JobError(
+            f"the experiment {name} of MLflow at {without_password(client.tracking_uri)} is deleted; restore "
+            f"it there, or name another as register.experiment"
+        )
+    return experiment
+
+
+def make_experiment(home: Home, client: "MlflowClient", name: str) -> str:
+    """Creates an experiment that keeps its artifacts where those of this home are, and returns its number."""
+    kind = {"mlflow.experimentKind": "custom_model_development"}  # else its pages are of prompts
+    return str(client.create_experiment(name, artifact_location=_artifacts(home), tags=kind))
+
 
 
 def _answering(uri: str) -> "MlflowClient":

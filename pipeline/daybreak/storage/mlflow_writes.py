@@ -1,8 +1,8 @@
 """Tries on a team's MLflow server what nights write there, and takes all of it back.
 
-A model of a name that nobody uses gets a version, an alias and a tag, and is deleted. The model and the
-experiment of the home, where they exist, get a tag that is removed again; so does a run, which also gets a
-file. A run is made for that only in an experiment that has none; MLflow keeps deleted runs in its trash.
+The model and the experiment of the home, where they exist, get a tag that is removed again; so does a run,
+which also gets a file. In the place of a model, an experiment or a run that does not exist yet, one of a name
+that nobody uses is made and deleted; MLflow keeps deleted runs and experiments in its trash.
 """
 
 import contextlib
@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from daybreak.contract import extras
 from daybreak.contract.errors import JobError, without_password
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
 
 OLDEST = (3, 0)  # version of a server with which nights ran
 NAME = "daybreak-check"  # of what is written, and removed
@@ -39,21 +41,20 @@ def answer(home: Home, model: str) -> str:
                     f"{text}, and the oldest with which nights ran is {'.'.join(map(str, OLDEST))}; "
                     f"update the server"
                 )
-        _try_registry(client, uri)
-        if _exists(lambda: client.get_registered_model(model)):
+        is_there = _exists(lambda: client.get_registered_model(model))
+        if is_there:  # which an account may write to that may make no other
             with _step(uri, f"the model {model}"):
                 client.set_registered_model_tag(model, NAME, "")
                 client.delete_registered_model_tag(model, NAME)
         name = mlflow_client.experiment_name(home)
-        experiment = client.get_experiment_by_name(name)
-        if experiment is None:
+        known = mlflow_client.active_experiment(home, client)
+        with _run(home, client, uri, known) as run:
+            artifacts = str(run.info.artifact_uri)
+            _try_artifacts(client, uri, artifacts)
+            if not is_there:
+                _try_registry(client, uri, run)
+        if known is None:
             return f"{text}; the first night creates its experiment {name}"
-        if experiment.lifecycle_stage != "active":
-            raise JobError(
-                f"{text}, but its experiment {name} is deleted; restore it there, or name another as "
-                f"register.experiment"
-            )
-        artifacts = _try_run(client, uri, experiment, name)
         return f"{text}; its experiment {name} keeps artifacts in {without_password(artifacts)}"
 
 
@@ -68,43 +69,51 @@ def _version(uri: str) -> str:
     return str(said.text).strip() if said.ok and re.match(r"\d+\.\d+", said.text) else ""
 
 
-def _try_registry(client: "MlflowClient", uri: str) -> None:
-    """Makes a model with a version, and deletes both."""
-    name = f"{NAME}-{secrets.token_hex(4)}"
-    with _step(uri, "registered models"):
-        client.create_registered_model(name)
-        try:
-            source = "s3://daybreak-check/none"  # which MLflow keeps, and does not read
-            made = client.create_model_version(name, source, await_creation_for=0)
-            client.set_registered_model_alias(name, NAME, made.version)
-            client.set_model_version_tag(name, made.version, NAME, "")
-            if client.get_model_version_by_alias(name, NAME).version != made.version:
-                raise JobError(f"MLflow at {uri} does not keep aliases; nights need them")
-        finally:
-            client.delete_registered_model(name)
+@contextlib.contextmanager
+def _run(home: Home, client: "MlflowClient", uri: str, known: "Experiment | None") -> "Iterator[Run]":
+    """Yields a run of the experiment that took a tag and gave it back; of another one where it has none."""
+    what = f"the experiment {known.name}" if known else "experiments"
+    with _step(uri, what), contextlib.ExitStack() as taken_back:
+        if known:
+            number = known.experiment_id
+        else:
+            number = mlflow_client.make_experiment(home, client, f"{NAME}-{secrets.token_hex(4)}")
+            taken_back.callback(client.delete_experiment, number)
+        runs = client.search_runs([number], max_results=1)
+        run = runs[0] if runs else client.create_run(number, run_name=NAME)
+        if not runs:
+            taken_back.callback(client.delete_run, run.info.run_id)
+        client.set_tag(run.info.run_id, NAME, "")
+        client.delete_tag(run.info.run_id, NAME)
+        yield run
 
 
-def _try_run(client: "MlflowClient", uri: str, experiment: Any, name: str) -> str:
-    """Writes to a run of the experiment, and takes it back; returns where artifacts are kept."""
+def _try_artifacts(client: "MlflowClient", uri: str, where: str) -> None:
+    """Writes a file beside the artifacts of a run, and deletes it."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    with _step(uri, f"the experiment {name}"):
-        runs = client.search_runs([experiment.experiment_id], max_results=1)
-        run = runs[0] if runs else client.create_run(experiment.experiment_id, run_name=NAME)
-        try:
-            client.set_tag(run.info.run_id, NAME, "")
-            client.delete_tag(run.info.run_id, NAME)
-        finally:
-            if not runs:
-                client.delete_run(run.info.run_id)
-    where = str(run.info.artifact_uri)
     with _step(uri, f"the artifacts in {without_password(where)}"), tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / NAME
         path.write_text(NAME)
         store: Any = get_artifact_repository(where, tracking_uri=client.tracking_uri)
         store.log_artifact(str(path), NAME)
         store.delete_artifacts(NAME)
-    return where
+
+
+def _try_registry(client: "MlflowClient", uri: str, run: "Run") -> None:
+    """Makes a model with a version of the run, as a server may refuse other sources, and deletes both."""
+    name = f"{NAME}-{secrets.token_hex(4)}"
+    with _step(uri, "registered models"):
+        client.create_registered_model(name)
+        try:
+            source, run_id = f"{run.info.artifact_uri}/model", run.info.run_id
+            made = client.create_model_version(name, source, run_id=run_id, await_creation_for=0)
+            client.set_registered_model_alias(name, NAME, made.version)
+            client.set_model_version_tag(name, made.version, NAME, "")
+            if client.get_model_version_by_alias(name, NAME).version != made.version:
+                raise JobError(f"MLflow at {uri} does not keep aliases; nights need them")
+        finally:
+            client.delete_registered_model(name)
 
 
 def _exists(ask: Callable[[], Any]) -> bool:
@@ -132,6 +141,8 @@ def _step(uri: str, what: str) -> Iterator[None]:
                 f"this account may read MLflow at {uri}, but not write {what}; give it the permission EDIT "
                 f"there, or set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to one that has it"
             ) from error
+        if lacks := extras.missing(error):
+            raise JobError(f"{what[0].upper()}{what[1:]} cannot be written to from here: {lacks}") from error
         message = without_password(" ".join(str(error).split()))[:200]
         raise JobError(
             f"MLflow at {uri} did not take {what} as a night writes them ({message}); see the table in "
