@@ -1,5 +1,6 @@
 """Nights on an MLflow server that a team already has, of this version or an older one."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 import requests
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daybreak import check
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.sections import RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout import rollback
 from daybreak.storage import mlflow_client
@@ -161,8 +165,25 @@ def test_the_environment_wins_over_params_and_params_take_no_password(home: Path
         assert mlflow_client.tracking_uri(Home(home)) == "http://127.0.0.1:2"
     with pytest.raises(ParamsError, match=r"register.tracking_uri is 'http://me:secret@host', but"):
         params.override(home, ["register.tracking_uri=http://me:secret@host"])
+    with pytest.raises(ParamsError, match=r"tracking_uri has a password or token, and params.yaml is in"):
+        params.override(home, ["register.tracking_uri=https://host/?token=abc"])
     with pytest.raises(ParamsError, match=r"the tag ledger is Daybreak's or MLflow's own; choose another"):
         params.override(home, ["register.tags={ledger: x}"])
+
+
+@given(st.text(st.sampled_from("aé1_-./: ?,\n"), max_size=4) | st.sampled_from(["a" * 250, "a" * 251]))
+def test_a_tag_that_mlflow_refuses_is_refused_in_params(name: str) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.validation import _validate_model_version_tag
+
+    tag = functools.partial(RegisterParams, tags={name: "x"})
+    try:
+        _validate_model_version_tag(name, "x")
+    except MlflowException:
+        with pytest.raises(ValueError, match="MLflow takes no tag"):
+            tag()
+    else:
+        assert name.endswith("\n") or tag().tags == {name: "x"}  # whose $ lets a line end
 
 
 class OldServer(Quiet):

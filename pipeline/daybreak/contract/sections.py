@@ -12,6 +12,8 @@ A function names the sections that it reads in its signature, each by its type: 
 import importlib
 import importlib.util
 import inspect
+import posixpath
+import re
 from datetime import date
 from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -28,7 +30,7 @@ from pydantic import (
 
 from daybreak import hooks
 from daybreak.contract import code_path, extras
-from daybreak.contract.errors import ParamsError
+from daybreak.contract.errors import ParamsError, without_password
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 
 A_CENTURY = 36_525  # days; a calendar ends
@@ -37,6 +39,8 @@ OUR_TAGS = (
     *("night", "home", "day", "code_commit", "data_digest", "dvc_lock", "model_digest", "recipe", "source"),
     *("daybreak", "status", "version", "ledger", "pruned", "erased", "refit_of", "adopted_from"),
 )
+# Of tags, as MLflow takes them: names also of a path in normal form that does not lead upwards.
+TAG, MAX_TAG, MAX_TAG_VALUE = re.compile(r"(?!/|\.\.|\.$)[/\w.\- :]{1,250}"), 250, 8000
 SEVERAL = "daybreak:Several"  # what a list of backends is made to
 CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
 
@@ -486,7 +490,28 @@ class RegisterParams(Section):
     def _of_a_team(cls, tags: dict[str, str]) -> dict[str, str]:
         if taken := sorted(name for name in tags if name in OUR_TAGS or name.startswith("mlflow.")):
             raise ValueError(f"the tag {taken[0]} is Daybreak's or MLflow's own; choose another name")
+        for name, value in tags.items():
+            if not TAG.fullmatch(name) or posixpath.normpath(name) != name:
+                raise ValueError(
+                    f"MLflow takes no tag {name!r}; write 1 to {MAX_TAG} letters, digits, spaces and "
+                    f"_ - . :, with single slashes between them"
+                )
+            if len(value) > MAX_TAG_VALUE:
+                raise ValueError(
+                    f"the tag {name} has {len(value):,} characters, and MLflow keeps {MAX_TAG_VALUE:,} of a "
+                    f"run's; shorten it"
+                )
         return tags
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _without_token(cls, uri: str) -> str:
+        if without_password(uri) != uri:
+            raise ValueError(
+                "tracking_uri has a password or token, and params.yaml is in git; leave it out, and set "
+                "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_URI with all of it"
+            )
+        return uri
 
 
 class GateParams(Section):
