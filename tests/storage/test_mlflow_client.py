@@ -1,5 +1,7 @@
 """The store that MLflow keeps in a file is there as a whole or not at all."""
 
+import base64
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +15,7 @@ import requests
 from daybreak.contract.errors import JobError
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
-from tests.loopback import Quiet, served
+from tests.loopback import Quiet, make_certificate, served
 
 MAKE = [
     sys.executable,
@@ -113,6 +115,45 @@ def test_a_night_has_one_run_however_often_it_is_asked_for() -> None:
         == mlflow_client.run_of(Home.here(), "2025-01-10")
         != mlflow_client.run_of(Home.here(), "2025-01-11")
     )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("repository")
+def test_an_experiment_that_was_deleted_is_one_sentence() -> None:
+    run = mlflow_client.run_of(Home.here(), "2025-01-10")
+    with mlflow_client.session(Home.here()) as client:
+        client.delete_experiment(client.get_run(run).info.experiment_id)
+    with pytest.raises(JobError, match=r"the experiment daybreak of MLflow at sqlite.* is deleted; restore"):
+        mlflow_client.run_of(Home.here(), "2025-01-10")
+
+
+class Private(Quiet):
+    """Answers those who log in as the file of MLflow's credentials says."""
+
+    def do_GET(self) -> None:
+        known = self.headers["Authorization"] == "Basic " + base64.b64encode(b"me:50% secret").decode()
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        version = {"version": "7", "tags": [{"key": "ledger", "value": "c0ffee"}]}
+        self.wfile.write(json.dumps({"model_version": version}).encode())
+
+
+def test_the_quick_look_trusts_and_logs_in_as_mlflow_s_clients_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TOKEN", "USERNAME", "PASSWORD", "SERVER_CERT_PATH", "INSECURE_TLS"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".mlflow").mkdir()
+    (tmp_path / ".mlflow" / "credentials").write_text(
+        "[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = 50%% secret\n"
+    )
+    certificate = make_certificate(tmp_path)
+    with served(Private, certificate=certificate) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"https://{address}")
+        assert mlflow_client.champion_tag(Home.here(), "daybreak") is None
+        monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(certificate))
+        assert mlflow_client.champion_tag(Home.here(), "daybreak") == (7, "c0ffee")
 
 
 @pytest.mark.slow

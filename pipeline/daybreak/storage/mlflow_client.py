@@ -14,6 +14,7 @@ Only `make setup` and the first night create the SQLite file (`create`). A sessi
 registry in the place of a lost one would hide that the versions are gone.
 """
 
+import configparser
 import contextlib
 import functools
 import logging
@@ -34,8 +35,8 @@ from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
     from mlflow.entities import Experiment
+
 log = logging.getLogger(__name__)
 
 EXPERIMENT = "daybreak"
@@ -179,7 +180,8 @@ def champion_tag(home: Home, name: str) -> tuple[int, str] | None:
     """
     uri = tracking_uri(home)
     # The last three are of an answer that is not MLflow's, as a login page's.
-    with contextlib.suppress(OSError, ValueError, sqlite3.Error, KeyError, TypeError, AttributeError):
+    no_answer = (OSError, ValueError, sqlite3.Error, configparser.Error, KeyError, TypeError, AttributeError)
+    with contextlib.suppress(*no_answer):
         if path := _file(uri):
             return _tag_in_file(path, name)
         if uri.startswith(("http:", "https:")):
@@ -196,10 +198,7 @@ def _tag_in_file(path: Path, name: str) -> tuple[int, str] | None:
 def _tag_at_server(uri: str, name: str) -> tuple[int, str] | None:
     import requests
 
-    account = (
-        os.environ.get("MLFLOW_TRACKING_USERNAME", ""),
-        os.environ.get("MLFLOW_TRACKING_PASSWORD", ""),
-    )
+    account = _account()
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     asked = {"name": name, "alias": "champion"}
     answer = requests.get(
@@ -208,12 +207,26 @@ def _tag_at_server(uri: str, name: str) -> tuple[int, str] | None:
         headers={"Authorization": f"Bearer {token}"} if token and not all(account) else {},
         timeout=QUICK_S,
         auth=account if all(account) else None,
+        verify=os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH")
+        or os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() not in ("true", "1"),
+        cert=os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"),
     )
     if not answer.ok:
         return None
     version = answer.json()["model_version"]
     tags = {tag["key"]: tag["value"] for tag in version.get("tags", [])}
     return int(version["version"]), str(tags.get("ledger", ""))
+
+
+def _account() -> tuple[str, str]:
+    """Returns name and password as MLflow's clients find them: in the environment, or in a file of theirs."""
+    file = configparser.ConfigParser()
+    file.read(os.path.expanduser("~/.mlflow/credentials"))  # noqa: PTH111 - a user without a home is no error
+    name, password = (
+        os.environ.get(key.upper()) or file.get("mlflow", key, fallback="")
+        for key in ("mlflow_tracking_username", "mlflow_tracking_password")
+    )
+    return name, password
 
 
 def is_file(home: Home) -> bool:
@@ -268,19 +281,6 @@ def find_or_make_experiment(home: Home, client: "MlflowClient") -> str:
     return str(experiment.experiment_id)
 
 
-def _artifacts(home: Home) -> str | None:
-    """Returns where the artifacts are, for MLflow to keep; None for a server, which has its own setting."""
-    uri = tracking_uri(home)
-    if uri.startswith(("http:", "https:")):
-        return None
-    if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
-        return elsewhere
-    if _file(uri):
-        from daybreak.storage import artifacts
-
-        return f"{artifacts.SCHEME}:/"
-    return (home.var / "artifacts").as_uri()
-
 def active_experiment(home: Home, client: "MlflowClient") -> "Experiment | None":
     """Returns the experiment of the nights of this home, None before there is one; JobError if deleted."""
     name = experiment_name(home)
@@ -298,6 +298,19 @@ def make_experiment(home: Home, client: "MlflowClient", name: str) -> str:
     kind = {"mlflow.experimentKind": "custom_model_development"}  # else its pages are of prompts
     return str(client.create_experiment(name, artifact_location=_artifacts(home), tags=kind))
 
+
+def _artifacts(home: Home) -> str | None:
+    """Returns where the artifacts are, for MLflow to keep; None for a server, which has its own setting."""
+    uri = tracking_uri(home)
+    if uri.startswith(("http:", "https:")):
+        return None
+    if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
+        return elsewhere
+    if _file(uri):
+        from daybreak.storage import artifacts
+
+        return f"{artifacts.SCHEME}:/"
+    return (home.var / "artifacts").as_uri()
 
 
 def _answering(uri: str) -> "MlflowClient":
