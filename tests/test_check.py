@@ -258,6 +258,7 @@ def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repositor
     ("to", "ok", "text"),
     [
         ("gs://bucket/{day}", True, "gs://bucket/{day}"),
+        ("abfs://box/day", False, "predict.to abfs://box/day cannot be used: Install adlfs"),
         ("$NOT_SET_HERE", False, "$NOT_SET_HERE names no place while $NOT_SET_HERE is not set"),
         ("postgres://me:secret@host/shop", False, "predict.to cannot be used: Can't load plugin"),
     ],

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from daybreak import hooks
+from daybreak.backends import staging
 from daybreak.batch_inference import destinations
 from daybreak.contract import extras
 from daybreak.contract.backend import Backend
@@ -26,15 +27,17 @@ from daybreak.contract.workload import own_schedule
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
-from daybreak.storage import address, branch, ledger, lifecycle, source_code
 from daybreak.registry import aliases
 from daybreak.rollout import lost_ledger
+from daybreak.storage import address, branch, ledger, lifecycle, source_code
+from daybreak.storage.bucket import is_here
 from daybreak.storage.home import Home
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 # Variables of services that a copy of a home, with the same environment, would share with the original.
 SHARED = ("MLFLOW_TRACKING_URI", "MLFLOW_ARTIFACTS_DESTINATION", "DAYBREAK_LOG")
 OLDEST, NEWEST = (3, 11), (3, 13)  # Pythons of requires-python
+NOT_READ = ("s3://", "s3a://", "abfs://", "az://")  # buckets with lifecycle rules that are not Google's
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
 
@@ -204,6 +207,12 @@ def _backend(home: Path, loaded: Params, backend: Backend) -> Iterator[Finding]:
     yield _machines(home, loaded, backend)
     if fault := backend.cannot_move(loaded.train.checkpoints):
         yield Finding(what="checkpoints", ok=False, text=fault)
+    elif not is_here(loaded.train.checkpoints):
+        try:
+            text = staging.writable(loaded.train.checkpoints, key="train.checkpoints", exclusive=True)
+            yield Finding(what="checkpoints", ok=True, text=text)
+        except PipelineError as error:
+            yield Finding(what="checkpoints", ok=False, text=str(error))
     for what, ok, text in backend.preflight(loaded.plan.regions):
         yield Finding(what=what, ok=ok, text=text)
 
@@ -278,7 +287,11 @@ def _serving(loaded: Params) -> Iterator[Finding]:
 
 
 def _lifecycle(home: Path, loaded: Params) -> Iterator[Finding]:
-    """Yields for each bucket of Google whether a lifecycle rule deletes there what is still needed."""
+    """Yields for each bucket whether a lifecycle rule is known to delete there what is still needed."""
+    needed = [url for url, *_ in _kept(home, loaded) if url.startswith(NOT_READ)]
+    for bucket in dict.fromkeys("/".join(url.split("/")[:3]) for url in needed):
+        text = "not looked at: only rules of gs:// are read; see that none deletes what is still needed there"
+        yield Finding(what=f"lifecycle of {bucket}", ok=True, text=text)
     places = [*_places(home, loaded)]
     for bucket in dict.fromkeys(each.bucket for each in places):
         what = f"lifecycle of gs://{bucket}"
@@ -295,13 +308,23 @@ def _lifecycle(home: Path, loaded: Params) -> Iterator[Finding]:
 
 
 def _places(home: Path, loaded: Params) -> Iterator[lifecycle.NeededFiles]:
-    """Yields what is kept in buckets of Google, by params.yaml, DVC's settings and the environment."""
+    """Yields what is kept in buckets of Google."""
+    for url, what, for_ever in _kept(home, loaded):
+        if files := lifecycle.place(url, what, for_ever=for_ever):
+            yield files
+
+
+def _kept(home: Path, loaded: Params) -> Iterator[tuple[str, str, bool]]:
+    """Yields the URL of what is kept elsewhere by params.yaml, DVC's settings and the environment.
+
+    Beside it stand what it is, and whether it is needed for ever.
+    """
     endpoint = loaded.serving.endpoint
     containers = str((endpoint.model_extra or {}).get("bucket") or "").rstrip("/") if endpoint else ""
     config = configparser.ConfigParser(interpolation=None)
     config.read(home / ".dvc" / "config")
     remotes = [values["url"] for values in config.values() if "url" in values]
-    kept = [
+    yield from (
         *((f"{bucket}/things", "what jobs fetch", False) for bucket in loaded.backend.buckets()),
         *((f"{bucket}/jobs", "what jobs leave", False) for bucket in loaded.backend.buckets()),
         *((f"{bucket}/bags", "what the runs of a bag leave", False) for bucket in loaded.backend.buckets()),
@@ -309,10 +332,7 @@ def _places(home: Path, loaded: Params) -> Iterator[lifecycle.NeededFiles]:
         (f"{containers}/serving", "what the endpoint's containers start from", True),
         *((url, "DVC's copy of data and models", True) for url in remotes),
         (os.environ.get("MLFLOW_ARTIFACTS_DESTINATION", ""), "MLflow's artifacts", True),
-    ]
-    for url, what, for_ever in kept:
-        if files := lifecycle.place(url, what, for_ever=for_ever):
-            yield files
+    )
 
 
 def _users(home: Home, loaded: Params) -> Iterator[Finding]:
@@ -371,17 +391,6 @@ def _registry(home: Home, loaded: Params) -> Finding:
         return Finding(what="mlflow", ok=False, text=str(error))
 
 
-def print_checks(checks: Iterable[Check], *, as_json: bool = False) -> int:
-    """Prints checks as they come, or all at once as JSON; returns 1 if a check failed."""
-    if as_json:
-        checks = list(checks)
-        print(json.dumps([asdict(check) for check in checks]))
-        return 0 if all(check.ok for check in checks) else 1
-    failed = 0
-    for check in checks:
-        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)
-        failed += not check.ok
-    return 1 if failed else 0
 def _ledger(home: Home, register: RegisterParams) -> Finding:
     """Returns whether the ledger has all that MLflow and others know of, and MLflow what the ledger names."""
     try:
@@ -410,3 +419,14 @@ def _expect_champion(home: Home, name: str) -> None:
                 ) from None
 
 
+def print_checks(checks: Iterable[Check], *, as_json: bool = False) -> int:
+    """Prints checks as they come, or all at once as JSON; returns 1 if a check failed."""
+    if as_json:
+        checks = list(checks)
+        print(json.dumps([asdict(check) for check in checks]))
+        return 0 if all(check.ok for check in checks) else 1
+    failed = 0
+    for check in checks:
+        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)
+        failed += not check.ok
+    return 1 if failed else 0

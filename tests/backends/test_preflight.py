@@ -73,7 +73,7 @@ def test_a_wrong_project_a_bucket_that_is_not_writable_and_an_image_that_is_not_
     ok, text = results["bucket"]
     assert not ok
     assert "is not writable (" in text
-    assert text.endswith("the role roles/storage.objectAdmin on it")
+    assert text.endswith("the right to list, read, write and delete there")
     ok, text = results["image"]
     assert not ok
     assert "127.0.0.1:1/shop/x:1 does not answer (ConnectionError); try again" in text

@@ -9,10 +9,11 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from daybreak.backends import staging
 from daybreak.backends.staging import CODE, pack, pull_results, pull_updates, push_updates, unpack
 from daybreak.backends.sync import BucketSync
 from daybreak.contract import records
-from daybreak.contract.errors import DataError
+from daybreak.contract.errors import DataError, ParamsError
 from daybreak.storage.bucket import BucketFolder, _written_at
 from daybreak.training.recipe import Result, WarmStart
 from tests import cloud_storage, s3_storage
@@ -42,6 +43,22 @@ def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BucketFold
         return
     yield BucketFolder(url="memory://bucket/daybreak" if request.param == "memory" else f"{tmp_path}/bucket")
     fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("honours", [True, False])
+def test_a_store_that_lets_two_create_a_file_takes_no_copies_of_checkpoints(honours: bool) -> None:
+    def tried(*, exclusive: bool) -> str:
+        return staging.writable("s3://bucket/copies", key="train.checkpoints", exclusive=exclusive)
+
+    with s3_storage.served(honours=honours) as store, s3_storage.emulated(store):
+        assert tried(exclusive=False) == "s3://bucket/copies is writable"
+        if honours:
+            assert tried(exclusive=True) == "s3://bucket/copies is writable"
+        else:
+            with pytest.raises(ParamsError, match=r"train.checkpoints s3://bucket/copies writes over what"):
+                tried(exclusive=True)
+        assert not BucketFolder(url="s3://bucket/copies").files.find("bucket/copies")
 
 
 def test_of_several_who_create_a_file_the_first_makes_it(depot: BucketFolder) -> None:

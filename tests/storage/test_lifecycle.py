@@ -53,6 +53,13 @@ def test_only_urls_of_cloud_storage_have_rules_that_can_be_read() -> None:
         assert place(url, "x", for_ever=True) is None
 
 
+def test_check_says_of_which_buckets_it_reads_no_rules(tmp_path: Path) -> None:
+    plugs = dict.fromkeys(("source", "workload", "backend"), "a:B")
+    loaded = params.check({**plugs, "train": {"checkpoints": "s3://shop/checkpoints"}})
+    (finding,) = _lifecycle(tmp_path, loaded)
+    assert (finding.what, finding.text.partition(":")[0]) == ("lifecycle of s3://shop", "not looked at")
+
+
 @pytest.mark.slow
 def test_check_reads_the_rules_of_the_bucket_and_complains_of_the_one_that_was_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -40,15 +40,18 @@ CODE = "code"  # on the machine, beside data/
 CLIENTS = ("gcsfs", "google", "aiohttp", "s3fs", "botocore", "aiobotocore", "adlfs", "azure")  # of buckets
 
 
-def writable(url: str, *, on_loopback: bool = False) -> str:
-    """Returns that a file can be written to the bucket at that URL, and removed again.
+def writable(
+    url: str, *, key: str = "backend.bucket", on_loopback: bool = False, exclusive: bool = False
+) -> str:
+    """Returns that a file can be written to the bucket that a key names by its URL, and removed again.
 
     Raises ParamsError where it cannot, or where the machines of jobs do not see it; those of a place
-    `on_loopback` see this machine's disk.
+    `on_loopback` see this machine's disk. `exclusive`: also where a file can be created over another, as
+    in a store that does not know `If-None-Match`.
     """
     if is_here(url) and not on_loopback:
         raise ParamsError(
-            f"backend.bucket {url or 'is empty, and the folder of the night'} is on this machine only, and "
+            f"{key} {url or 'is empty, and the folder of the night'} is on this machine only, and "
             f"jobs run on others; set it to the URL of a bucket, such as gs://my-bucket"
         )
     if not url:
@@ -57,25 +60,37 @@ def writable(url: str, *, on_loopback: bool = False) -> str:
     name = f".check-{secrets.token_hex(4)}"
     try:
         files.files.pipe_file(files.at(name), b"")
+        is_replaced = exclusive and files.create("", name)
         files.files.rm_file(files.at(name))
     except ImportError as error:
         raise ParamsError(
-            f"backend.bucket {url} needs a client that is not installed here "
+            f"{key} {url} needs a client that is not installed here "
             f"({extras.missing(error) or error}); install it, also in the image of the jobs, or "
             f"name a bucket of gs://"
         ) from None
     except (OSError, ValueError, RuntimeError) as error:
         raise ParamsError(
-            f"backend.bucket {url} is not writable ({_brief(error)}); make it, and give who runs the nights, "
-            f"and backend.service_account, the role roles/storage.objectAdmin on it"
+            f"{key} {url} is not writable ({_brief(error)}); make it, and give who runs the nights, "
+            f"{_right(url)}"
         ) from None
     except Exception as error:  # each client has its own
         if type(error).__module__.split(".")[0] not in CLIENTS:
             raise
         raise ParamsError(
-            f"backend.bucket {url} is not writable ({_brief(error)}); look at the name of the bucket"
+            f"{key} {url} is not writable ({_brief(error)}); look at the name of the bucket"
         ) from None
+    if is_replaced:
+        raise ParamsError(
+            f"{key} {url} writes over what is there, so that two writers would not notice each other; name a "
+            f"folder in Cloud Storage or S3, or in a store that knows If-None-Match"
+        )
     return f"{url} is writable"
+
+
+def _right(url: str) -> str:
+    if url.startswith(("gs://", "gcs://")):
+        return "and backend.service_account, the role roles/storage.objectAdmin on it"
+    return "and the jobs, the right to list, read, write and delete there"
 
 
 def _brief(error: Exception) -> str:

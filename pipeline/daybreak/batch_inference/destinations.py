@@ -71,6 +71,11 @@ def destination_of(home: Home, to: str, *, day: date, table: str) -> Destination
     scheme = url.partition("://")[0].partition("+")[0]
     if "://" in url and scheme not in fsspec.available_protocols():
         return DatabaseTable(url, table=table, day=day)
+    if "://" in url:
+        try:
+            fsspec.get_filesystem_class(scheme)
+        except ImportError as error:
+            raise _unusable(url, error) from None
     place = url if "://" in url else str(home.folder / url)
     return OneFile(place) if url.endswith(FORMS) else ParquetFolder(place)
 
@@ -315,8 +320,7 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
     try:
         there, path = fsspec.core.url_to_fs(url, **options(url))
     except (ValueError, ImportError) as error:
-        why = extras.missing(error) or f"{error}; name another"
-        raise ParamsError(f"predict.to {without_password(url)} cannot be used: {why}") from None
+        raise _unusable(url, error) from None
     try:
         there.invalidate_cache()
         yield there, str(path).rstrip("/")
@@ -327,6 +331,11 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
         raise JobError(
             f"{without_password(url)} cannot be written: {why}; check that it can be reached"
         ) from error
+
+
+def _unusable(url: str, error: Exception) -> ParamsError:
+    why = extras.missing(error) or f"{error}; name another"
+    return ParamsError(f"predict.to {without_password(url)} cannot be used: {why}")
 
 
 def _put(there: Any, path: Path, to: str) -> None:
