@@ -97,10 +97,7 @@ def findings(home: Home) -> Iterator[Finding]:
     if loaded.predict.to:
         yield _predictions(home, loaded)
     yield _suite(home.folder / loaded.validate_.suite, loaded)
-    registry = _registry(home, loaded)
-    yield registry
-    if registry.ok:
-        yield _ledger(home, loaded.register_)
+    yield from _versions(home, loaded)
 
 
 def _moved(home: Path, loaded: Params) -> Finding | None:
@@ -372,6 +369,14 @@ def _suite(path: Path, loaded: Params) -> Finding:
         return Finding(what="expectations", ok=False, text=str(error))
     text = f"{path}, {counted(num, 'rule')} on rows and {len(known.days):,} on days"
     return Finding(what="expectations", ok=True, text=text)
+
+
+def _versions(home: Home, loaded: Params) -> Iterator[Finding]:
+    """Yields whether MLflow takes what nights write, and whether it and the ledger know of the same."""
+    registry = _registry(home, loaded)
+    yield registry
+    if registry.ok:
+        yield _ledger(home, loaded.register_)
 
 
 def _registry(home: Home, loaded: Params) -> Finding:

@@ -223,7 +223,7 @@ def _account() -> tuple[str, str]:
     file = configparser.ConfigParser()
     file.read(os.path.expanduser("~/.mlflow/credentials"))  # noqa: PTH111 - a user without a home is no error
     name, password = (
-        os.environ.get(key.upper()) or file.get("mlflow", key, fallback="")
+        os.environ.get(key.upper()) or file.get("mlflow", key, fallback="") or ""
         for key in ("mlflow_tracking_username", "mlflow_tracking_password")
     )
     return name, password
