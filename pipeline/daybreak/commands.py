@@ -397,14 +397,20 @@ def dags(home: Home, folder: str, *, command_: str = "") -> int:
         raise ParamsError(f"--command is {command_}; write an absolute path, as tasks run in other folders")
     if not Path(folder).is_dir():
         raise ParamsError(f"{folder} is not a folder; name one in which Airflow reads DAG files")
+    for used in (home.folder, program):
+        if re.search("{[{%#]", str(used)):
+            raise ParamsError(f"{used} has braces that Airflow takes for a template; move it to another path")
     changed = dag_file.write(path, home=home.folder, name=name, night=home.params.night, command=program)
     print(f"{path} {'is written' if changed else 'is as it would be written'}: its nights run {program}.")
     if not program.exists():
         print(f"There is no {program} here; it has to be wherever tasks run.")
+    for other in dag_file.others(path, home=home.folder):
+        print(f"{other} is of this home, too, and both start nights; delete it, and keep what is yours.")
     print("Next, in Airflow:")
     print("1. name owner, pool, queue, schedule or secrets in its last line, if you like;")
-    print(f"2. unpause retrain.{name} and watch.{name} (airflow dags unpause), and the others if you like;")
-    print(f"3. trigger retrain.{name}, and look at its task verdict.")
+    print("2. run airflow dags reserialize, or wait until Airflow has read the file, some minutes at most;")
+    print(f"3. unpause retrain.{name} and watch.{name} (airflow dags unpause), and the others if you like;")
+    print(f"4. trigger retrain.{name}, and look at its task verdict.")
     for (major, minor), sentence in sorted(dag_file.lacking().items()):
         print(f"Before Airflow {major}.{minor}, {sentence}.")
     return 0

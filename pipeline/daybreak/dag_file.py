@@ -21,21 +21,25 @@ DAGS = PACKAGED if PACKAGED.exists() else Path(__file__).parents[2] / "dags"
 ENTRY, VERSIONS = "team", "airflow_versions"
 LEFT_OUT = ("homes",)  # reads which homes `make up` runs; the file has one
 HEAD = "# Written by daybreak dags ({digest}): write it again to change it, down to the last comment."
-YOURS = """\
-# Yours from here on: daybreak dags keeps it. help(dags) says what can be given, such as owner, pool, queue,
-# schedule and secrets; dags(HOME) can also be called in a file of your own that imports both.
+HELP = """\
+# help(dags) says what can be given, such as owner, pool, queue, schedule and secrets; dags(HOME) can also be
+# called in a file of your own that imports both.
 """
+YOURS = "# Yours from here on: daybreak dags keeps it.\n"  # stays as it is: files of earlier releases have it
 CALL = "dags(HOME)\n"
 
 
 def write(path: Path, *, home: Path, name: str, night: NightParams, command: Path) -> bool:
     """Writes the DAG file of a home, and returns whether that changed it.
 
-    `name` is that of its model, after which its DAGs are named. Raises ParamsError for a file that
-    `daybreak dags` did not write, or that was changed above what is the team's.
+    `name` is that of its model, after which its DAGs are named. Raises ParamsError for a file of another
+    home, and for one that `daybreak dags` did not write, or that was changed above what is the team's.
     """
-    there = path.read_text() if path.exists() else ""
-    yours = _yours(path, there) if there else CALL
+    try:
+        there = path.read_text() if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path} is not in UTF-8 ({error}); save it so, or move it away") from None
+    yours = _yours(path, there, home) if there else CALL
     body = text(home=home, name=name, night=night, command=command)
     written = f"{HEAD.format(digest=_digest(body))}\n{body}{YOURS}{yours}"
     if written == there:
@@ -53,7 +57,13 @@ def text(*, home: Path, name: str, night: NightParams, command: Path) -> str:
     due = f"Schedule({night.schedule!r}, {night.time_zone!r}, {night.assets!r}, {night.decide_hours!r})"
     of_home = f"HOME = Home(Path({str(home)!r}), {name!r}, {name!r}, {due})\n"
     doc = f'"""DAGs of the nights of {name}, for an Airflow without Daybreak."""\n'
-    return f"{doc}\n{_imports(modules, body)}\n{body}\n\n{of_home}\n\n"
+    return f"{doc}\n{_imports(modules, body)}\n{body}\n\n{of_home}\n\n{HELP}"
+
+
+def others(path: Path, *, home: Path) -> list[Path]:
+    """Returns the other DAG files beside `path` that are of the same home, under an earlier name."""
+    beside = sorted(set(path.parent.glob("nights_*.py")) - {path})
+    return [each for each in beside if _home_of(each.read_text(errors="replace")) == str(home)]
 
 
 def lacking() -> dict[tuple[int, int], str]:
@@ -65,13 +75,24 @@ def lacking() -> dict[tuple[int, int], str]:
     return lacks
 
 
-def _yours(path: Path, there: str) -> str:
+def _home_of(text: str) -> str:
+    """Returns the home of a DAG file that `daybreak dags` wrote; "" of any other."""
+    named = re.search(r"""^HOME = Home\(Path\(('.*?'|".*?")\), """, text, re.M)
+    return str(ast.literal_eval(named[1])) if named else ""
+
+
+def _yours(path: Path, there: str, home: Path) -> str:
     head, _, rest = there.partition("\n")
     body, is_ours, yours = rest.partition(YOURS)
-    if not is_ours or head != HEAD.format(digest=_digest(body)):
+    if not is_ours or _digest(body) not in head:
         raise ParamsError(
             f"{path} was not written by daybreak dags, or was changed above its last comment; move it away, "
             "and what is yours below that comment of the new file"
+        )
+    if (other := _home_of(body)) != str(home):
+        raise ParamsError(
+            f"{path} is of the home {other}; give {home} another register.name, or, if the home has moved, "
+            "move the file away, and what is yours below the last comment of the new file"
         )
     return yours
 

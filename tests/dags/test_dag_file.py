@@ -130,7 +130,7 @@ def test_the_same_file_is_not_written_twice_and_a_teams_part_is_kept(
     assert sorted(path.name for path in file.parent.iterdir()) == [file.name]
 
 
-@pytest.mark.parametrize("change", ["another's", "changed above"])
+@pytest.mark.parametrize("change", ["another's", "changed above", "in Latin-1"])
 def test_a_file_that_is_not_ours_is_not_overwritten(
     home: Path, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,11 +138,38 @@ def test_a_file_that_is_not_ours_is_not_overwritten(
     if change == "changed above":
         text = written(home).read_text().replace('max_active_runs": 1', 'max_active_runs": 2')
     else:
-        text = "dag = None\n"
-    file.write_text(text)
+        text = "dag = None\n" if change == "another's" else "# b\xe4ckerei\n"
+    file.write_text(text, encoding="latin-1")
     assert cli.main(["dags", str(file.parent)]) == ParamsError.exit_status
     assert "move it away" in caplog.text
-    assert file.read_text() == text
+    assert file.read_text(encoding="latin-1") == text
+
+
+def test_a_home_does_not_take_over_the_file_of_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = written(home)
+    before = file.read_text()
+    other = home.with_name("other")
+    other.mkdir()
+    params.override(home, ["register.name=shop"], into=other)
+    monkeypatch.setenv("DAYBREAK_HOME", str(other))
+    assert cli.main(["dags", str(file.parent)]) == ParamsError.exit_status
+    assert f"is of the home {home}; give {other} another register.name" in caplog.text
+    assert file.read_text() == before
+
+
+def test_a_file_of_the_homes_former_name_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(home)
+    assert "is of this home, too" not in capsys.readouterr().out
+    params.override(home, ["register.name=cards"], into=home)
+    assert cli.main(["dags", str(file.parent)]) == 0
+    assert f"{file} is of this home, too, and both start nights; delete it" in capsys.readouterr().out
+
+
+def test_a_path_that_airflow_would_render_is_refused(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert cli.main(["dags", str(home), "--command", "/opt/{{ds}}/daybreak"]) == ParamsError.exit_status
+    assert "braces that Airflow takes for a template" in caplog.text
 
 
 def test_a_folder_that_is_none_and_a_relative_command_are_refused(
