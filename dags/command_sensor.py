@@ -44,8 +44,11 @@ class Command(BashOperator):
             raise AirflowFailException(f"{NO_RETRY}; the log says why") from error
 
     def get_env(self, context: Any) -> dict[str, str]:
-        """Returns the variables of the command, with secrets, which are stored nowhere."""
-        return dict(super().get_env(context)) | given(of_dag(self.dag_id))
+        """Returns the variables of the command, with secrets, which are stored nowhere.
+
+        Those of the task itself, such as what a person typed, stand above a team's.
+        """
+        return {**super().get_env(context), **given(of_dag(self.dag_id)), **(self.env or {})}
 
 
 class CommandSensor(BaseSensorOperator):
@@ -65,13 +68,14 @@ class CommandSensor(BaseSensorOperator):
         bash_command: str,
         env: dict[str, str] | None = None,
         retry_failures: bool = False,
+        poke_interval: float = SETTLED.total_seconds(),  # by name, so that a team's default_args reach it
         **arguments: Any,
     ) -> None:
         self.bash_command = bash_command
         self.env = env
         self.retry_failures = retry_failures
         mode = "poke" if IN_PODS else "reschedule"
-        super().__init__(mode=mode, **{"poke_interval": SETTLED.total_seconds(), **arguments})
+        super().__init__(mode=mode, poke_interval=poke_interval, **arguments)
 
     def execute(self, context: Any) -> Any:
         """Calls the command until it is done, or, where no pod is kept, once.

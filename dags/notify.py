@@ -9,9 +9,11 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from airflow.sdk import Connection, Variable
 from airflow.sdk.log import mask_secret
@@ -73,12 +75,19 @@ def environment(home: Home) -> dict[str, str]:
 def given(home: Home) -> dict[str, str]:
     """Returns the variables that a team gives to the stages, with secrets from where Airflow keeps them.
 
-    That is its environment, a secrets backend or its database. Logs show *** in their place. Raises
-    ValueError for a secret whose place is none, and Airflow's own error for what it does not have.
+    That is its environment, a secrets backend or its database. Logs show *** in the place of each of their
+    lines that has five characters, the fewest that Airflow masks. Raises ValueError for a secret that Airflow
+    does not have, or whose place is none.
     """
-    secrets = {name: _secret(name, place) for name, place in home.secrets.items()}
+    secrets = {}
+    for name, place in home.secrets.items():
+        try:
+            secrets[name] = _secret(name, place)
+        except Exception as error:  # Airflow's, or of a team's secrets backend
+            raise ValueError(f"the secret {name} cannot be had from {place}: {error}") from error
     for value in secrets.values():
-        mask_secret(value)
+        for text in (value, *value.splitlines()):  # a log goes line by line
+            mask_secret(text.strip())
     return {**home.env, **secrets}
 
 
@@ -89,39 +98,59 @@ def _secret(variable: str, place: str) -> str:
     if kind == "connection" and name:
         connection_id, _, part = name.rpartition(".")
         if connection_id and part in PARTS:
-            return str(getattr(Connection.get(connection_id), part) or "")
-        return _for_sqlalchemy(Connection.get(name).get_uri())
+            if not (value := getattr(Connection.get(connection_id), part)):
+                raise ValueError(f"the connection has no {part}")
+            return str(value)
+        return _for_sqlalchemy(Connection.get(name))
     raise ValueError(
         f"the place of {variable} is {place!r}; write variable:KEY, connection:ID or connection:ID.password"
     )
 
 
-def _for_sqlalchemy(uri: str) -> str:
+def _for_sqlalchemy(connection: Any) -> str:
+    """Returns the URI of a connection for SQLAlchemy, with the scalars of its extra as the query.
+
+    Airflow's own URI has an extra with anything but text as JSON, which no driver understands.
+    """
+    address = str(connection.get_uri()).partition("?")[0]
+    scalars = {
+        name: value for name, value in connection.extra_dejson.items() if isinstance(value, str | int | float)
+    }
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in scalars.items()}
+    uri = f"{address}?{urlencode(texts)}" if texts else address
     return uri.replace("postgres://", "postgresql://", 1) if uri.startswith("postgres://") else uri
 
 
 def command(home: Home, arguments: str, folder: str = "") -> str:
     """Returns a shell command that runs Daybreak's command line in a folder below a home.
 
-    It names the program: the standard input of a task is a socket, so bash may take itself for a remote
-    shell and read ~/.bashrc, which may put another python first.
+    It names the program by its whole path, and puts its folder first in PATH: the standard input of a task is
+    a socket, so bash may take itself for a remote shell and read ~/.bashrc, which may put another first.
     """
     path = f'export PATH={shlex.quote(str(Path(DAYBREAK[0]).parent))}:"$PATH"'
-    apart = f"unset {' '.join(OTHERS)} && " if OTHERS else ""
+    others = [name for name in OTHERS if name not in {*home.env, *home.secrets}]
+    apart = f"unset {' '.join(others)} && " if others else ""
     place = shlex.quote(str(home.folder))
-    program = shlex.join([Path(DAYBREAK[0]).name, *DAYBREAK[1:]])
-    call = f"export DAYBREAK_HOME={place} && cd {place}{folder} && {program} {arguments}"
+    call = f"export DAYBREAK_HOME={place} && cd {place}{folder} && {shlex.join(DAYBREAK)} {arguments}"
     return f"{apart}{path} && {call}"
 
 
 def tell(home: Home, text: str, *options: str) -> None:
-    """Hands the text to the notifiers and logs it; a failure of theirs is logged, not raised."""
+    """Hands the text to the notifiers and logs it; a failure of theirs is logged, not raised.
+
+    What failed may be that a secret is not there; people hear of it all the same.
+    """
     call = [*DAYBREAK, "notify", *options]
+    try:
+        variables = environment(home)
+    except ValueError as error:
+        log.error("%s; the notifiers are called without secrets", error)
+        variables = environment(replace(home, secrets={}))
     try:
         done = subprocess.run(
             call,
             cwd=home.folder,
-            env=environment(home),
+            env=variables,
             input=text,
             capture_output=True,
             text=True,

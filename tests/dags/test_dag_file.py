@@ -196,6 +196,7 @@ def test_airflow_reads_the_file_without_the_package_or_the_home(home: Path) -> N
     for name, dag in found.items():
         path = 'export PATH=/opt/daybreak/bin:"$PATH"'
         assert f"{path} && export DAYBREAK_HOME={home} && cd {home}" in dag["command"], name
+        assert " && /opt/daybreak/bin/daybreak " in dag["command"]
         assert "unset PYTHONPATH PYTHONHOME && " in dag["command"]
         assert dag["told"] == ["failed"]
 

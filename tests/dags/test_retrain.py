@@ -16,6 +16,7 @@ from tests.dags.servers import stand_in
 
 Airflow = Callable[..., Any]
 
+DAYBREAK = f"{sys.executable} -P -m daybreak"
 FILES = sorted((Path(__file__).parents[2] / "dags").glob("*.py"))
 
 DESCRIBE = """
@@ -156,17 +157,17 @@ def test_the_dag_is_the_chain_of_the_stages_in_a_straight_line(described: Any) -
 @pytest.mark.slow
 def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) -> None:
     for stage in CHAIN:
-        assert f"&& python -P -m daybreak {stage}" in described["commands"][stage]
+        assert f"&& {DAYBREAK} {stage}" in described["commands"][stage]
     assert [command.split("&& ")[-1] for command in described["watch"]] == [
-        "python -P -m daybreak watch",
-        "python -P -m daybreak reap",
-        "python -P -m daybreak due",
+        f"{DAYBREAK} watch",
+        f"{DAYBREAK} reap",
+        f"{DAYBREAK} due",
         "night",
     ]
     assert described["started"] == ["", "", "", "retrain"]
     assert {"watch", "reap"} < set(STAGES)
-    assert described["drill"][0].endswith("&& python -P -m daybreak drill")
-    assert described["audit"][0].endswith("&& python -P -m daybreak audit --deep")
+    assert described["drill"][0].endswith(f"&& {DAYBREAK} drill")
+    assert described["audit"][0].endswith(f"&& {DAYBREAK} audit --deep")
 
 
 @pytest.mark.airflow
