@@ -88,7 +88,7 @@ def given(home: Home) -> dict[str, str]:
     for value in secrets.values():
         for text in (value, *value.splitlines()):  # a log goes line by line
             mask_secret(text.strip())
-    return {**home.env, **secrets}
+    return {"DAYBREAK_ROLLBACK_DAG": home.dag_id("rollback"), **home.env, **secrets}  # for links of reports
 
 
 def _secret(variable: str, place: str) -> str:

@@ -90,6 +90,20 @@ def test_a_page_leads_to_its_run_and_version_in_mlflow_and_to_its_run_in_airflow
     assert "Airflow run" not in links.servers(whole())  # of a night from the command line
 
 
+def test_a_page_leads_to_the_rollback_of_the_same_home_or_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leads(run: str) -> str:
+        entry = whole()
+        return links.places(replace(entry, night=replace(entry.night, airflow_run=run))).rollback
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://a")
+    monkeypatch.delenv("DAYBREAK_ROLLBACK_DAG", raising=False)
+    assert leads("") == leads("retrain/r") == "http://a/dags/rollback"
+    assert leads("retrain.shop/r") == "http://a/dags/rollback.shop"
+    assert leads("shop-nightly/r") == leads("retrain-shop/r") == ""
+    monkeypatch.setenv("DAYBREAK_ROLLBACK_DAG", "shop-back")
+    assert leads("shop-nightly/r") == leads("retrain.shop/r") == "http://a/dags/shop-back"
+
+
 def test_an_older_page_learns_of_the_night_after_it_and_of_a_rollback(
     history: list[Entry], tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from daybreak.storage.ledger import Entry
 
 PAGE = records.RUN / "report.html"
 BOARD = Path("var") / "board.html"
+ROLLBACK_DAG = "DAYBREAK_ROLLBACK_DAG"  # its id, as dags/notify.py gives it
 NIGHTS = "/nights"  # of the server of pages
 OTHER_PAGES = re.compile(r'<nav aria-label="Other pages">.*?</nav>', re.DOTALL)  # in page.html
 _FILES = re.compile(r'<nav aria-label="Files">.*?</nav>', re.DOTALL)  # in page_raw.html
@@ -94,14 +95,20 @@ def places(entry: Entry) -> Places:
     airflow = os.environ.get("AIRFLOW__API__BASE_URL", "").rstrip("/")
     dag, _, run = entry.night.airflow_run.partition("/")
     ran = f"{airflow}/dags/{quote(dag, safe='')}/runs/{quote(run, safe='')}" if airflow and run else ""
-    back = quote(dag.replace("retrain", "rollback", 1), safe="") or "rollback"  # of the same home
+    back = os.environ.get(ROLLBACK_DAG) or _rollback_of(dag)
     return Places(
         airflow_run=ran,
         review=f"{ran}/tasks/review/required_actions" if ran else "",
-        rollback=f"{airflow}/dags/{back}" if airflow else "",
+        rollback=f"{airflow}/dags/{quote(back, safe='')}" if airflow and back else "",
         run=_page_of(entry.version, "experiments/{experiment}/runs/{run_id}"),
         version=_page_of(entry.version, "models/{name}/versions/{number}"),
     )
+
+
+def _rollback_of(dag: str) -> str:
+    """Returns the DAG that rolls back what a DAG of nights promotes; "" where a team has named that."""
+    of_nights = re.fullmatch(r"retrain(\..+)?", dag or "retrain")
+    return f"rollback{of_nights[1] or ''}" if of_nights else ""
 
 
 def servers(entry: Entry) -> dict[str, str]:
