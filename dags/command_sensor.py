@@ -27,7 +27,8 @@ NO_RETRY = f"the command ended with exit status {FINAL}: it fails again until so
 SETTLED = timedelta(seconds=10)
 # deploy/kubernetes-executor sets it for whatever reads the DAGs, and for the tasks.
 EXECUTOR = conf.get("core", "executor")
-IN_PODS = "KubernetesExecutor" in EXECUTOR
+# Pods of Airflow's Helm chart say LocalExecutor; the executor that makes them says what they are.
+IN_PODS = "KubernetesExecutor" in EXECUTOR or "AIRFLOW_IS_K8S_EXECUTOR_POD" in os.environ
 
 
 class Command(BashOperator):

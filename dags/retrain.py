@@ -15,6 +15,7 @@ import shlex
 import sys
 from datetime import timedelta
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -49,6 +50,8 @@ LOOKED_EVERY_S = 300.0  # for a day that is late: a look may list a bucket, or s
 
 # Airflow's alert counts from when a night was due, the night's own deadline from its opening.
 OPENED_WITHIN = timedelta(minutes=10)
+
+LOCAL, CELERY = "LocalExecutor", "CeleryExecutor"
 
 UNSAID = "as in params.yaml"
 FORM = {
@@ -107,10 +110,12 @@ FORM = {
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 TYPED = {
     "DAY": "{{ params.day or (triggering_asset_events | day_of) }}",
-    "DUE": "{{ '' if dag_run.run_type in ('manual', 'operator_triggered') else"
-    " dag_run.run_after.isoformat() if dag_run.run_type == 'asset_triggered' else ts }}",
+    # Not `ts`: where runs have data intervals, that is the begin of one, a night too early.
+    "DUE": "{{ '' if dag_run.run_type in ('manual', 'operator_triggered')"
+    " else dag_run.run_after.isoformat() }}",
     "BEGAN": "{{ dag_run.start_date.isoformat() if dag_run.start_date else '' }}",
-    "SCHEDULED": "{{ ts if dag_run.run_type == 'scheduled' and ti.try_number == 1 else '' }}",
+    "SCHEDULED": "{{ dag_run.run_after.isoformat()"
+    " if dag_run.run_type == 'scheduled' and ti.try_number == 1 else '' }}",
     "TRAIN_HOURS": "{{ params.train_hours or '' }}",
     "BUDGET_USD": "{{ '' if params.budget_usd is none else params.budget_usd }}",
     "OBJECTIVE": f"{{{{ params.objective | replace('{UNSAID}', '') }}}}",
@@ -135,7 +140,7 @@ OPEN = " ".join(
         *(f'${{{name}:+--set "{key}=${name}"}}' for name, key in ASSIGN.items()),
         '--trigger "$TRIGGER"',
         # What it keeps for later stages would end with its pod, and may be on another machine than they.
-        *(["--warm"] if EXECUTOR == "LocalExecutor" else []),
+        *(["--warm"] if EXECUTOR == LOCAL and not IN_PODS else []),
     ]
 )
 # Airflow makes up for the last night that was due while it was down, `catchup` or not. A clear asks for it,
@@ -192,13 +197,37 @@ def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
     return CommandSensor(task_id=name, bash_command=call, retries=100, timeout=NO_TIMEOUT_S, **given)
 
 
+def _executor_of_alerts() -> str:
+    """Returns the executor that can run an alert; "" where none can.
+
+    A scheduler ends with an error where one without callbacks is asked to. Nothing is imported to find out:
+    that takes seconds of the KubernetesExecutor, whenever Airflow reads the file.
+    """
+    executors = [name.strip().rpartition(":")[2] for name in EXECUTOR.partition(";")[0].split(",")]
+    names = [name.rpartition(".")[2] for name in executors]
+    if LOCAL in names:
+        return LOCAL
+    if CELERY in names and _provider("celery") >= (3, 25):  # earlier ones ask in a queue named default
+        return CELERY
+    return ""
+
+
+def _provider(name: str) -> tuple[int, ...]:
+    """Returns the version of a provider of Airflow; () where it is not installed."""
+    try:
+        return tuple(int(part) for part in version(f"apache-airflow-providers-{name}").split(".")[:2])
+    except PackageNotFoundError:
+        return ()
+
+
 def _alert(home: Home) -> Any:
     """Returns the alert of a night that is not decided so many hours after it was due; None if it can't be.
 
-    Runs that assets start have no logical date, from which it counts.
+    Runs that assets or a team's timetable start have no logical date from which it could count.
     """
-    has_dates = isinstance(home.night_args.get("schedule", ""), str) and not home.due.assets
-    if SyncCallback is None or not has_dates:
+    if SyncCallback is None or home.due.assets or {"schedule", "deadline"} & set(home.night_args):
+        return None
+    if not (executor := _executor_of_alerts()):
         return None
     hours = home.due.decide_hours
     given = {"hours": hours, "folder": str(home.folder), "env": dict(home.env), "secrets": dict(home.secrets)}
@@ -206,8 +235,7 @@ def _alert(home: Home) -> Any:
         # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
         reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
         interval=timedelta(hours=hours) + OPENED_WITHIN,
-        # Airflow's KubernetesExecutor cannot run it, and a scheduler that asks it to would end.
-        callback=SyncCallback(LATE, kwargs=given, executor="LocalExecutor" if IN_PODS else None),
+        callback=SyncCallback(LATE, kwargs=given, executor=executor),
     )
 
 

@@ -13,11 +13,20 @@ from airflow.sdk import DAG
 from airflow_versions import AIRFLOW
 from audit import audit_of
 from home import Home
-from retrain import nights_of
+from retrain import UNSAID, nights_of
 from rollback import drill_of, rollback_of
 from watch import watch_of
 
 log = logging.getLogger(__name__)
+
+MAKERS = {
+    "retrain": nights_of,
+    "watch": watch_of,
+    "rollback": rollback_of,
+    "drill": drill_of,
+    "audit": audit_of,
+}
+NOT_FOR_ALL = {"default_args", "params", "schedule", "user_defined_filters"}  # each DAG has its own
 
 
 def dags(
@@ -29,8 +38,8 @@ def dags(
     pool: str = "",
     queue: str = "",
     priority_weight: int = 0,
-    schedule: Any = None,
-    deadline: Any = None,
+    schedule: Any = UNSAID,
+    deadline: Any = UNSAID,
     default_args: Mapping[str, Any] | None = None,
     dag_args: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
@@ -46,28 +55,39 @@ def dags(
         pool: the pool.
         queue: the queue, of the CeleryExecutor.
         priority_weight: the priority.
-        schedule: when nights start, in any form that a DAG takes, instead of what params.yaml says.
+        schedule: when nights start, in any form that a DAG takes, instead of what params.yaml says; a cron
+            expression is in `night.time_zone`, None only by hand.
         deadline: alerts of Airflow 3.1 and newer for the nights, instead of the one that notifies of a night
-            that is late; [] for none.
+            that is late; None for none.
         default_args: arguments of all tasks that do not set their own. Callbacks are called beside ours.
         dag_args: arguments of all DAGs, such as callbacks, `access_control` or `owner_links`.
         env: environment variables of the stages.
         secrets: environment variables of the stages whose values Airflow keeps, each with its place:
             `variable:KEY`, `connection:ID` as a URI, or `connection:ID.password`. The task reads them when it
             runs, and nothing keeps them.
+
+    Raises ValueError for a key of `dag_ids` that is no DAG's, and for arguments that no `dag_args` can set.
     """
-    if AIRFLOW < (3, 1) and deadline is not None:
-        log.warning("Airflow %s.%s has no deadline alerts; `deadline` is left out", *AIRFLOW)
-        deadline = None
+    if unknown := sorted(set(dag_ids or {}) - set(MAKERS)):
+        raise ValueError(f"dag_ids has {', '.join(unknown)}; its keys are {', '.join(MAKERS)}")
+    if refused := sorted(NOT_FOR_ALL & set(dag_args or {})):
+        raise ValueError(f"dag_args has {', '.join(refused)}; name schedule and default_args beside it")
     of_tasks = {"owner": owner, "pool": pool, "queue": queue, "priority_weight": priority_weight}
-    of_nights = {"schedule": schedule, "deadline": deadline}
+    wished = {"schedule": schedule, "deadline": deadline}
+    of_nights = {name: value for name, value in wished.items() if value is not UNSAID}
+    if AIRFLOW < (3, 1) and of_nights.pop("deadline", None):
+        log.warning("Airflow %s.%s has no deadline alerts; `deadline` is left out", *AIRFLOW)
+    due = home.due
+    if isinstance(schedule, str) and schedule not in (UNSAID, "@once", "@continuous"):
+        due = replace(due, cron=of_nights.pop("schedule"), assets=())  # in our zone, without data intervals
     home = replace(
         home,
+        due=due,
         dag_ids=dag_ids or {},
         default_args={name: value for name, value in of_tasks.items() if value} | dict(default_args or {}),
         dag_args=({"tags": list(tags)} if tags else {}) | dict(dag_args or {}),
-        night_args={name: value for name, value in of_nights.items() if value is not None},
+        night_args=of_nights,
         env=env or {},
         secrets=secrets or {},
     )
-    return [make(home) for make in (nights_of, watch_of, rollback_of, drill_of, audit_of)]
+    return [make(home) for make in MAKERS.values()]
