@@ -170,10 +170,10 @@ def _command_line() -> Iterator[str]:
     yield f"{_line(cli.__doc__)}\n"
     yield COMMAND_LINE
     of_night = stages.CHAIN
-    yield from _commands("Whole nights", ("night", "nights"))
+    yield from _commands("Whole nights", cli.WHOLE)
     yield from _commands("The stages of a night, in order", of_night)
     yield from _commands("Stages beside a night", [name for name in stages.STAGES if name not in of_night])
-    known = {"night", "nights", *stages.STAGES}
+    known = {*cli.WHOLE, *stages.STAGES}
     yield from _commands("Commands", [name for name in _subparsers() if name not in known])
 
 

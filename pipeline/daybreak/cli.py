@@ -30,6 +30,7 @@ from daybreak.storage.home import VARIABLE, Home
 log = logging.getLogger("daybreak")
 
 NIGHTS, COMMANDS = "daybreak.runner", "daybreak.commands"  # modules whose functions are commands
+WHOLE = ("night", "nights", "adopt")  # those of the first
 HOME_HELP = "the home, as $DAYBREAK_HOME; of the checkout around the current folder if left out"
 NIGHT_HELP = "the night in whose folder the stage runs; the current folder if left out"
 
@@ -154,7 +155,7 @@ def _run(words: list[str], *, command: str, in_night: str = "", **options: typin
     if any(parameter.arg == "home" for parameter in _functions(module)[name].args.args):
         home = options["home"] = Home.here()
         if options.get("night"):
-            may_be_new = options.get("name") == "open" or command == f"{NIGHTS}:night"
+            may_be_new = options.get("name") == "open" or command in (f"{NIGHTS}:night", f"{NIGHTS}:adopt")
             options["night"] = _night_of(home, options["night"], may_be_new=may_be_new)
     if in_night:
         words = [*words, "--night", ""]  # the last one counts
@@ -195,7 +196,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
             sub.add_argument("--wait", action="store_true", help="call it again until it is done")
         if stage.explain:
             sub.add_argument("--explain", action="store_true", help="put the record into words")
-    nights = {f"{NIGHTS}:{name}": _functions(NIGHTS)[name] for name in ("night", "nights")}
+    nights = {f"{NIGHTS}:{name}": _functions(NIGHTS)[name] for name in WHOLE}
     for path, function in (nights | _others()).items():
         about = (ast.get_docstring(function) or "").splitlines()[0]
         sub = commands.add_parser(_word(function.name), help=about, description=about)
@@ -207,7 +208,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
 def _commands() -> list[str]:
     """Returns the words that a command line may begin with."""
     others = (_word(function.name) for function in _others().values())
-    return [*stages.STAGES, "night", "nights", *others]
+    return [*stages.STAGES, *WHOLE, *others]
 
 
 def _others() -> dict[str, ast.FunctionDef]:

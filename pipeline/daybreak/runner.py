@@ -14,7 +14,7 @@ import sys
 import time
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from daybreak.contract.errors import (
     sentence,
 )
 from daybreak.contract.record_parts import Record
-from daybreak.contract.record_types import Approval, Night, Predictions, Stop, Verdict
+from daybreak.contract.record_types import ADOPTS, Approval, Night, Predictions, Stop, Verdict
 from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
@@ -93,7 +93,7 @@ def _step_in(home: Home, name: str) -> None:
             f"{home.tonight} is not the folder of a night; name one of {nights} by --night, "
             f"or open one with: daybreak open"
         )
-    if name not in stages.CHAIN[1:]:
+    if name not in stages.OF_NIGHTS:
         return
     snapshots.recover(home)
     from daybreak.machines.pricelist import REFRESHED
@@ -209,8 +209,50 @@ def night(
     """
     if until not in stages.CHAIN:
         raise ParamsError(f"--until {until} is not a stage of a night; name one of {', '.join(stages.CHAIN)}")
+    chain = stages.CHAIN[1 : stages.CHAIN.index(until) + 1]
+    return _night(
+        home, {name: () for name in chain}, night=night, day=day, set=set, trigger=trigger, here=here
+    )
+
+
+def adopt(
+    home: Home,
+    model: str,
+    *,
+    output: str = "",
+    last_day: date | None = None,
+    night: str = "",
+    day: date | None = None,
+    set: list[str] | None = None,
+    here: bool = False,
+) -> int:
+    """Make a model that already serves the first champion, by a night that trains none.
+
+    Args:
+        home: whose nights these are
+        model: the model in MLflow, as models:/NAME/VERSION
+        output: which of several outputs is the prediction: the name of a column, or its number from 0
+        last_day: last day of data that it was trained on; the day on which it was registered if left out
+        night: name of the night; the day if left out
+        day: newest day of data to use; the source's newest if left out
+        set: override a key of params.yaml for this night
+        here: run in this folder, uncommitted changes and all
+    """
+    from daybreak.gate import adoption
+
+    adoption.expect_first(ledger.champion_at(home, branch.ledger_tip(home)))
+    adoption.described(home, model, home.params.workload)
+    words = ["--model", model, "--output", output]
+    words += ["--last-day", str(last_day)] if last_day else []
+    chain: dict[str, Sequence[str]] = {name: () for name in stages.ADOPTION[1:]}
+    chain["admit"] = words
+    return _night(home, chain, night=night, day=day, set=set, trigger=f"{ADOPTS}{model}", here=here)
+
+
+def _night(home: Home, chain: Mapping[str, Sequence[str]], **options: Any) -> int:
+    """Opens a night and runs these stages, each with its words, and returns the exit status."""
     try:
-        opened = run(home, "open", night=night, day=day, set=set, trigger=trigger, here=here)
+        opened = run(home, "open", **options)
     except Exception:
         if ledger.failed_to_open(home.tonight):
             _close_unopened(home)
@@ -226,7 +268,7 @@ def night(
         opened.budget_usd,
     )
     try:
-        failed = _rest_of_night(home, until)
+        failed = _rest_of_night(home, chain)
     except KeyboardInterrupt:
         from daybreak.jobs import launcher
 
@@ -241,7 +283,7 @@ def night(
         time.monotonic() - began,
         approval.ending(verdict, records.find(Approval, home.records))
         if verdict
-        else f"stopped after {until}",
+        else f"stopped after {['open', *chain][-1]}",
     )
     for stage, status in failed.items():  # the first one is the cause
         publisher.publish_failure(home, stage)
@@ -264,19 +306,19 @@ def _close_unopened(home: Home) -> None:
         log.error("the night that could not be opened is not in the ledger: %s", sentence(error))
 
 
-def _rest_of_night(home: Home, until: str) -> dict[str, int]:
-    """Runs the stages after `open`, and `close` whatever happened before.
+def _rest_of_night(home: Home, chain: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Runs the stages after `open`, each with its words, and `close` whatever happened before.
 
     After one that failed, or had nothing to do, no other runs. Returns the exit status of each that failed.
     """
     ended_at, failed = "", {}
     with warm_parent.running(home.tonight), Path(os.devnull).open("w") as nowhere:
-        for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
+        for name, given in chain.items():
             stage = stages.STAGES[name]
             if ended_at and not stage.always:
                 continue
             began = time.monotonic()
-            words = [name, "--wait"] if stage.waits else [name]
+            words = [name, *given, *(["--wait"] if stage.waits else [])]
             ended = warm_parent.run(
                 words, folder=home.tonight, libraries=stage.libraries, stdout=nowhere.fileno()
             )
@@ -402,7 +444,7 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
     function = stage.function
     marked = "" if given.get("to") else name  # predictions by hand say nothing about the night's own
     try:
-        if name in stages.CHAIN[1:] and not stage.always:
+        if name in stages.OF_NIGHTS and not stage.always:
             _expect_undecided(home)
         record: Record | None = function(
             **arguments(home, function, home.tonight, last=name in ENDING), **given
@@ -446,7 +488,7 @@ def _predict_in_time(home: Home, waiting: str) -> None:
 
 def _name_new_night(home: Home, stage: str, error: Exception) -> None:
     """Adds to an error that asks for an edit that the night keeps its own files, and how to open another."""
-    if getattr(error, "exit_status", None) != FINAL or stage not in stages.CHAIN[1:]:
+    if getattr(error, "exit_status", None) != FINAL or stage not in stages.OF_NIGHTS:
         return
     night = records.find(Night, home.records)
     if night and home.tonight == home.nights / night.id:
@@ -506,7 +548,7 @@ def written_by(name: str) -> type[Record] | None:
 
 def mark(home: Home, name: str, **marks: str) -> None:
     """Leaves the given ones of `<stage>.error`, `.skipped` and `.waits` in the night's folder, no others."""
-    if name not in stages.CHAIN[1:] or not home.records.exists():
+    if name not in stages.OF_NIGHTS or not home.records.exists():
         return  # no stage of a night here: a person's wrong answer is not a failure of it
     for ending in ("error", "skipped", "waits"):
         path = home.records / f"{name}.{ending}"

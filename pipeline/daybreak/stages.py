@@ -19,7 +19,8 @@ class Stage:
 
     path: str
     help: str
-    part: Literal["night", "answer", "any time"] = "night"  # answer: a person's answer to a running night
+    # adoption: in the place of all from `profile` to `refit`; answer: a person's answer to a running night
+    part: Literal["night", "adoption", "answer", "any time"] = "night"
     # cached: DVC runs the stage if an input has changed; frozen: the stage has effects outside of its folder,
     # so each call runs it, and DVC keeps the outputs; "": DVC does nothing
     dvc: Literal["", "cached", "frozen"] = ""
@@ -155,6 +156,14 @@ STAGES = {
         always=True,
     ),
     "close": Stage(path="daybreak.night.closing:close", help="write the night to the ledger", always=True),
+    "admit": Stage(
+        path="daybreak.gate.adoption:admit",
+        help="score a model that a team had before, and make it a version",
+        part="adoption",
+        dvc="frozen",
+        reads=(WORKLOAD, "data/arrays"),
+        writes=("data/run/adopted/model",),
+    ),
     "approve": Stage(
         path="daybreak.gate.review:approve", help="answer a verdict that waits for a person", part="answer"
     ),
@@ -172,4 +181,6 @@ STAGES = {
     ),
 }
 CHAIN = tuple(name for name, stage in STAGES.items() if stage.part == "night")  # in order
+ADOPTION = ("open", "ingest", "validate", "prepare", "admit", "promote", "predict", "close")
+OF_NIGHTS = frozenset((*CHAIN, *ADOPTION)) - {"open"}
 IN_NIGHT = tuple(name for name, stage in STAGES.items() if stage.part != "any time")

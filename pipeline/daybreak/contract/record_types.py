@@ -44,6 +44,7 @@ from daybreak.contract.record_parts import (
     Tuning,
 )
 
+ADOPTS = "adopt: "  # how the trigger of a night begins that adopts a model, which it names
 Action = Literal["promote", "reject", "wait", "no data"]  # what a gate decides
 
 
@@ -69,6 +70,11 @@ class Night(Record):
     month: MonthBudget | None = None  # None: nothing limits a month
     predict_until: datetime | None = None  # predictions are written by then; None: none are asked for
     predict_from: datetime | None = None  # the champion's are written from then on, decision or not
+
+    @property
+    def command(self) -> str:
+        """Returns the words after `daybreak` by which a night of its kind is opened, without options."""
+        return f"adopt {self.trigger.removeprefix(ADOPTS)}" if self.trigger.startswith(ADOPTS) else "night"
 
     @property
     def last_decision(self) -> datetime:
@@ -234,6 +240,7 @@ class Version(Record):
     files_digest: str = ""  # of all its files, code included
     mlmodel: str = ""  # text of its file MLmodel, which no other version has; "": made before that was kept
     experiment: str = "0"  # of MLflow, that the run is in; "0": made before that was kept
+    adopted: str = ""  # URI of the team's model that it wraps; "": a night trained it
 
 
 @dataclass(frozen=True, kw_only=True)

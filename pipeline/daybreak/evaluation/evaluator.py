@@ -118,6 +118,41 @@ def evaluate(
     )
 
 
+def evaluate_predicted(
+    workload: Workload, columns: Columns, days: Sequence[date], *, model_digest: str, data_digest: str
+) -> Evaluation:
+    """Scores what a version has predicted by its own code, as `evaluate` does, without a champion.
+
+    `columns` are those of own_code.py, on held-out `days`. Raises ParamsError where a metric of the workload
+    judges none of the predictions.
+    """
+    predicted, metrics = with_prefix(columns, "prediction"), declared(workload)
+    samples: Any = workload.dataset(arrays_of(days), "test")
+    label, classes = _label(workload, samples)
+    scored = judged(metrics, {"challenger": predicted}, label) | _predicted(predicted)
+    if UNIT in samples[0]:
+        scored[UNIT] = samples.column(UNIT)
+    scored |= _baselines(workload, arrays_of(days), len(samples))
+    write_scores(scored, len(samples))
+    by_row = live_metrics(
+        metrics, predicted, label, has_label=workload.table.label is not None, classes=classes
+    )
+    return Evaluation(
+        model_digest=model_digest,
+        data_digest=data_digest,
+        num_samples=len(samples),
+        metrics=_means(scored),
+        slices=(),
+        judged=_roles(metrics),
+        live=next(iter(by_row), LiveMetric()),
+        live_others=by_row[1:],
+        days=tuple(days),
+        num_by_day=samples.num_by_day,
+        seen_days=tuple(day for day in held_out_days() if day not in days),
+        cannot_judge=_one_label(workload, samples) or _without_value(metrics, scored),
+    )
+
+
 def columns_of(workload: Workload, model: Path, arrays: Path, *, batch_size: int) -> Columns:
     """Returns what scores.npy has of a challenger, for this model and these held-out samples."""
     import torch
@@ -240,16 +275,21 @@ def _judged(
                 "workload score samples by itself (`score`, no `metrics`), or start with a new register.name"
             )
     has_label = workload.table.label is not None
-    label = samples.column(workload.table.label.column) if has_label else np.zeros(len(samples))
+    label, classes = _label(workload, samples)
     columns = judged(declared(workload), predicted, label)
     usual = predicted.get("champion", predicted["challenger"])
-    classes = workload.table.label.classes if workload.table.label else ()
     live = live_metrics(declared(workload), usual, label, has_label=has_label, classes=classes)
     if hasattr(workload, "slices"):
         columns |= _sliced(workload, arms[0], batch_size=batch_size)
     if UNIT in samples[0]:
         columns[UNIT] = samples.column(UNIT)
     return columns | _predicted(predicted["challenger"]), live
+
+
+def _label(workload: Workload, samples: Any) -> tuple[Any, tuple[str, ...]]:
+    """Returns the labels of samples, shape [n], zeros where there is none, and what they stand for."""
+    label = workload.table.label
+    return (samples.column(label.column), label.classes) if label else (np.zeros(len(samples)), ())
 
 
 def _predicted(named: Columns) -> Columns:

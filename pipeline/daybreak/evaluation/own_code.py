@@ -49,6 +49,18 @@ def columns(
         ReleaseError: the version's files are gone, or not those that the ledger names.
         DataError: the version's own code does not score today's samples.
     """
+    try:
+        return asked(home, folder, arm=arm, days=days, batch_size=batch_size)
+    except NoAnswer as error:
+        raise DataError(
+            f"version {release.version}, the {arm}, does not score today's samples by its own code: "
+            f"{without_password(str(error))}; change back what it reads, or roll back to a version "
+            f"that can"
+        ) from None
+
+
+def asked(home: Home, folder: Path, *, arm: str, days: Sequence[date], batch_size: int) -> Columns:
+    """Returns what `columns` does of a folder with a model and its code; NoAnswer says why there is none."""
     case: dict[str, Any] = {
         "version": str(folder),
         "arrays": str(arrays_of(days)),
@@ -58,14 +70,7 @@ def columns(
     }
     with CodeHost(__name__, answer_s=inf, home=home, reads=(home.tonight, folder)) as process:
         out = process.scratch / "columns.npz"
-        try:
-            process.ask("score", to=str(out), **case)
-        except NoAnswer as error:
-            raise DataError(
-                f"version {release.version}, the {arm}, does not score today's samples by its own code: "
-                f"{without_password(str(error))}; change back what it reads, or roll back to a version "
-                f"that can"
-            ) from None
+        process.ask("score", to=str(out), **case)
         with np.load(out, allow_pickle=False) as archive:
             return {column: archive[column] for column in archive.files}
 

@@ -33,7 +33,7 @@ from daybreak.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
 from daybreak.gate.plausibility import NIGHTS, plausible
 from daybreak.gate.verdict import decide
 from daybreak.registry import approval
-from daybreak.registry.lineage import is_declared_equal, is_refresh, recipe, what_changed
+from daybreak.registry.lineage import ADOPTED, is_declared_equal, is_refresh, recipe, what_changed
 from daybreak.rollout import hold
 from daybreak.rollout.hold import InForce
 from daybreak.rollout.lost_ledger import expect_ledger
@@ -266,6 +266,8 @@ def _tested(
     has its turn, the newest version of the recipe under test was scored beside it.
     """
     if champion is None or older or params.gate.scores != "replay" or params.gate.min_nights == 1:
+        return None
+    if ADOPTED in champion.lineage:  # nights cannot train its recipe in turn
         return None
     against = champion.lineage.get("recipe", "")
     if tries:

@@ -9,7 +9,8 @@ tonight's. So neither recipe is the fresher one on average, users get a fresh ch
 no night trains twice. A fresh model each night also averages the luck of single trainings.
 
 An edit begins a new test, and so do a rollback and the promotion of a changed recipe. Exempt are the first
-version, a person's approval, tests by users, and `gate.min_nights: 1`, by which a night's own samples decide.
+version, nights against a model that was adopted and that no night can train, a person's approval, tests by
+users, and `gate.min_nights: 1`, by which a night's own samples decide.
 Pure.
 """
 

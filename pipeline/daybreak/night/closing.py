@@ -144,7 +144,7 @@ def _say_how_to_go_on(home: Home, night: Night, failure: _Failure | None, overta
         again = ledger.new_night(home, night)
         log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
     elif failure:
-        again = f"go on with: daybreak night --day {night.day} --night {night.id}"
+        again = f"go on with: daybreak {night.command} --day {night.day} --night {night.id}"
         if ledger.failed_to_open(home.tonight):
             again = "once that is right, ask for the night again"
         log.error("%s\nthe champion stays; %s", failure, again)

@@ -16,6 +16,7 @@ from daybreak.storage.home import Home
 from daybreak.storage.source_code import file_digests, frame_digest, source_digest
 
 LOCK = Path("dvc.lock")
+ADOPTED = "adopted_from"  # URI of a model that a night did not train, among the lineage of its version
 MOST_NAMED = 6  # changes, in a sentence
 ADDED: tuple[str, ...] = ()  # keys of `train` that a release after 0.1.0 added
 
@@ -44,6 +45,11 @@ def is_refresh(champion: Champion | None, workload: WorkloadPlug, train: TrainPa
 
 def what_changed(home: Home, champion: Champion, workload: WorkloadPlug, train: TrainParams) -> str:
     """Returns a clause on what makes tonight's recipe another, and how to declare that it learns the same."""
+    if adopted := champion.lineage.get(ADOPTED):
+        return (
+            f"version {champion.version} was adopted from {adopted}, so that tonight has to be proven "
+            f'better; if no worse is enough, declare it: daybreak same-recipe --reason "why it is"'
+        )
     (made,) = ledger.promotions(home, champion.version)
     before = branch.read_at(home, made.commit, Ingredients) if made else None
     if before is None:
@@ -114,11 +120,12 @@ def lineage(
 
 
 def tags_of(version: Version, *, night: Night, workload: WorkloadPlug, train: TrainParams) -> dict[str, str]:
-    """Returns the lineage of a registered version."""
-    return lineage(
+    """Returns the lineage of a registered version; one that was adopted has no recipe of this home."""
+    tags = lineage(
         night,
         data_digest=version.data_digest,
         model_digest=version.model_digest,
         workload=workload,
         train=train,
     )
+    return tags | {"recipe": "", "source": "", ADOPTED: version.adopted} if version.adopted else tags

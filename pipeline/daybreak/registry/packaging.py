@@ -5,9 +5,10 @@ Everything goes to the same places of the night's one run, so a second call over
 
 import importlib.metadata
 import json
+import re
 import tempfile
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -19,7 +20,7 @@ from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Tra
 from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import ARRAYS, serves_rows
 from daybreak.registry import carried_code, row_packaging
-from daybreak.registry.weights import MODEL
+from daybreak.registry.weights import MODEL, load_rows
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import imported_libraries
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
     from mlflow.models import ModelSignature
+    from numpy.typing import NDArray
 
 DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a package, at the beginning of a requirement
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
 
 
@@ -41,6 +44,15 @@ class Logged:
     mlmodel: str  # text of the file that describes them to MLflow
 
 
+@dataclass(frozen=True, kw_only=True)
+class Adopted:
+    """What is known of a model that a team had before, which is not to be loaded in this process."""
+
+    code: str  # import path of the class whose code the version carries
+    predicted: "Mapping[str, NDArray[Any]]"  # by the model, of held-out rows
+    requirements: Sequence[str]  # of the model for pip, a line each
+
+
 def log_model(
     client: "MlflowClient",
     run_id: str,
@@ -49,24 +61,35 @@ def log_model(
     day: date,
     model: Path = MODEL,
     to: str = "model",
+    adopted: Adopted | None = None,
 ) -> Logged:
     """Logs a model as a pyfunc with its code.
 
-    It takes raw rows where the workload predicts them, else the numbers of samples. `day` is the night's,
-    `to` the folder among the artifacts of the run.
+    It takes raw rows where the workload predicts them, else the numbers of samples.
+
+    Args:
+        client: of MLflow.
+        run_id: of the night.
+        plug: the workload.
+        day: the night's.
+        model: folder of the model.
+        to: folder among the artifacts of the run.
+        adopted: what is known of a model that a team had before; None for one that a night trained.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*type hint")  # of MLflow's own classes
         import mlflow.pyfunc
 
-    workload = plug.make()
+    workload, code_of = plug.make(), adopted.code if adopted else plug.use
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         # The signature is explicit; ranges are compared by MLflow 3.17 on pandas 3.
         warnings.filterwarnings("ignore", message=".*(type hint|input example|Operation with range)")
         folder = Path(scratch) / "model"
-        taken = _rows(workload, Path(scratch), day=day) if serves_rows(workload) else _samples()
+        taken = _samples()
+        if serves_rows(workload):
+            taken = _rows(workload, Path(scratch), day=day, predicted=adopted.predicted if adopted else None)
         code = Path(scratch) / carried_code.ARCHIVE
-        carried_code.pack(carried_code.files_of(plug.use), code)
+        carried_code.pack(carried_code.files_of(code_of), code)
         mlflow.pyfunc.save_model(
             folder,
             python_model=str(Path(__file__).with_name("served.py")),
@@ -74,7 +97,10 @@ def log_model(
             code_paths=[str(code)],
             signature=taken.signature,
             input_example=taken.example,
-            pip_requirements=requirements(plug.use, of_rows=taken.example is not None),
+            pip_requirements=_with_others(
+                requirements(code_of, of_rows=taken.example is not None),
+                adopted.requirements if adopted else (),
+            ),
         )
         files_digest, mlmodel = records.digest(folder), (folder / DESCRIPTION).read_text()
         client.log_artifacts(run_id, str(folder), to)
@@ -93,6 +119,12 @@ def requirements(use: str, *, of_rows: bool) -> list[str]:
     for name in imported_libraries(use):
         needed |= _owners(name, provided.get(name.partition(".")[0], ()))
     return [f"{name}=={_version(name)}" for name in sorted(needed)]
+
+
+def _with_others(own: list[str], others: Sequence[str]) -> list[str]:
+    """Returns requirements, and those of others for packages that they do not name."""
+    named = {line.partition("==")[0] for line in own}
+    return own + [line for line in others if (name := NAME.match(line)) and name[0].lower() not in named]
 
 
 def unavailable(use: str) -> Iterator[str]:
@@ -159,11 +191,14 @@ class _ModelInput:
     past: Path | None = None
 
 
-def _rows(workload: Any, scratch: Path, *, day: date) -> _ModelInput:
+def _rows(
+    workload: Any, scratch: Path, *, day: date, predicted: "Mapping[str, NDArray[Any]] | None"
+) -> _ModelInput:
     example = row_packaging.example(workload.table)
     past = row_packaging.past(workload, scratch, day=day)
+    predicted = predicted or load_rows(workload, scratch, model=MODEL).predict(example)
     return _ModelInput(
-        signature=row_packaging.signature(workload, example, scratch), example=example, past=past
+        signature=row_packaging.signature(workload.table, predicted), example=example, past=past
     )
 
 

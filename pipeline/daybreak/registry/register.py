@@ -69,11 +69,8 @@ def register(
             )
         client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
         # Those of the team too: a job on a machine without params.yaml may have made the run.
-        for key, value in {**team_tags(home), **tags, "version": f"{name}/{number}"}.items():
-            client.set_tag(run_id, key, value)
-        with contextlib.redirect_stdout(sys.stderr):  # MLflow prints the run; stdout is for the record
-            client.set_terminated(run_id, "FINISHED")
-        experiment = str(client.get_run(run_id).info.experiment_id)
+        run_tags = {**team_tags(home), **tags, "version": f"{name}/{number}"}
+        experiment = _end_run(client, run_id, run_tags)
     return Version(
         name=name,
         number=number,
@@ -85,6 +82,62 @@ def register(
         mlmodel=mlmodel,
         experiment=experiment,
     )
+
+
+def register_adopted(
+    home: Home,
+    night: Night,
+    *,
+    name: str,
+    uri: str,
+    model: Path,
+    adopted: packaging.Adopted,
+    plug: WorkloadPlug,
+    evaluation: Evaluation,
+    train: TrainParams,
+) -> Version:
+    """Makes the model in a folder, which wraps that of a URI, a version, and returns its record."""
+    made = Version(
+        name=name,
+        number=0,
+        night=night.id,
+        data_digest=evaluation.data_digest,
+        model_digest=evaluation.model_digest,
+        run_id="",
+        adopted=uri,
+    )
+    tags = tags_of(made, night=night, workload=plug, train=train)
+    with session(home) as client:
+        run_id = find_or_make_run(home, client, night.id)
+        logged = packaging.log_model(client, run_id, plug, day=night.day, model=model, adopted=adopted)
+        number = _find_version(client, name, tags) or _make_version(
+            client,
+            name,
+            source=logged.source,
+            run_id=run_id,
+            tags={**team_tags(home), **tags},
+            text=description.describe(night=night, evaluation=evaluation, champion=None),
+        )
+        client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
+        run_tags = {**team_tags(home), **tags, "version": f"{name}/{number}"}
+        experiment = _end_run(client, run_id, run_tags)
+    return replace(
+        made,
+        number=number,
+        run_id=run_id,
+        files_digest=logged.files_digest,
+        mlmodel=logged.mlmodel,
+        experiment=experiment,
+    )
+
+
+def _end_run(client: "MlflowClient", run_id: str, tags: dict[str, str]) -> str:
+    """Ends the run of the night with these tags, and returns its experiment."""
+    for key, value in tags.items():
+        client.set_tag(run_id, key, value)
+    with contextlib.redirect_stdout(sys.stderr):  # MLflow prints the run; stdout is for the record
+        client.set_terminated(run_id, "FINISHED")
+    return str(client.get_run(run_id).info.experiment_id)
 
 
 def register_refit(

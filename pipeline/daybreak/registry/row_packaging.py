@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract.table import AnyColumn, Table
 from daybreak.data.features import CLEAN, read_clean
 from daybreak.data.partitions import held_out_days, part_of, partitions
-from daybreak.registry.weights import MODEL, PAST, load_rows
+from daybreak.registry.weights import PAST
 from daybreak.workloads.served_rows import as_records, conformed
 
 if TYPE_CHECKING:
@@ -72,16 +72,12 @@ def read_example(version: Path) -> list[dict[str, Any]]:
     return [dict(zip(written["columns"], row, strict=True)) for row in written["data"]]
 
 
-def signature(workload: Any, sent: "pd.DataFrame", artifacts: Path) -> "ModelSignature":
-    """Returns the signature: inputs from the table without the label, outputs from a prediction of `sent`.
-
-    `artifacts` has the past; the model is tonight's.
-    """
+def signature(table: Table, predicted: "Mapping[str, NDArray[Any]]") -> "ModelSignature":
+    """Returns the signature: inputs from the table without the label, outputs as what a model predicted."""
     from mlflow.models import ModelSignature
     from mlflow.types import Schema
 
-    predicted = load_rows(workload, artifacts, model=MODEL).predict(sent)
-    return ModelSignature(inputs=Schema(_inputs(workload.table)), outputs=Schema(_outputs(predicted)))
+    return ModelSignature(inputs=Schema(_inputs(table)), outputs=Schema(_outputs(predicted)))
 
 
 def _inputs(table: Table) -> list[Any]:

@@ -249,7 +249,7 @@ def new_night(home: Home, night: Night) -> str:
     while name in names or (home.nights / name).exists():
         number += 1
         name = f"{night.day}-{number}"
-    return f"daybreak night --day {night.day} --night {name}"
+    return f"daybreak {night.command} --day {night.day} --night {name}"
 
 
 def before(home: Home, night: Night, *, limit: int) -> list[Entry]:
