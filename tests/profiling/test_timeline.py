@@ -41,8 +41,9 @@ def test_without_loaders_a_load_waits_for_the_step_before(tmp_path):
 
 @pytest.mark.slow
 def test_loaders_load_several_batches_at_once(tmp_path):
-    updates = rows(tmp_path, num_loaders=3)
-    assert all(row[0] < updates[0][1] for row in updates[:3])
+    # A busy machine may hold a thread back; without loaders at once, no try would show them.
+    tries = (rows(tmp_path, num_loaders=3) for _ in range(5))
+    assert any(all(row[0] < updates[0][1] for row in updates[:3]) for updates in tries)
 
 
 def test_what_is_in_memory_takes_no_time_to_load(tmp_path):
