@@ -46,8 +46,8 @@ class Home:
     def dag(self, name: str, *, doc: str, default_args: Mapping[str, Any], **given: Any) -> DAG:
         """Returns a DAG of the home by that name, without tasks, which has one run at a time."""
         DAGS[self.dag_id(name)] = self
-        told = [_several(args.get("on_failure_callback")) for args in (default_args, self.default_args)]
-        merged = {**default_args, **self.default_args, "on_failure_callback": [*told[0], *told[1]]}
+        callbacks = [_several(args.get("on_failure_callback")) for args in (default_args, self.default_args)]
+        merged = {**default_args, **self.default_args, "on_failure_callback": [*callbacks[0], *callbacks[1]]}
         ours = {"schedule": None, "catchup": False, "max_active_runs": 1, "tags": self.tags} | given
         ours |= {"doc_md": documented(doc), "default_args": merged}
         return DAG(self.dag_id(name), **(ours | dict(self.dag_args)))
@@ -84,7 +84,7 @@ def cron(expression: str) -> CronTriggerTimetable:
 def day_of(events: Mapping[Any, Collection[Any]]) -> str:
     """Returns the newest day that all assets have, `extra: {"day": "2025-01-31"}`; "" where none says one.
 
-    Raises ValueError for what is no day.
+    Raises ValueError for an event whose day is not a date.
     """
     extras = ([event.extra or {} for event in of_asset] for of_asset in events.values())
     days = ([date.fromisoformat(extra["day"]) for extra in each if "day" in extra] for each in extras)

@@ -152,7 +152,7 @@ def _package(name: str) -> Finding:
 
 
 def _optional(name: str, extra: str, use: str) -> Finding:
-    """Returns the version of a package that an extra brings, or what it is for where it is missing."""
+    """Returns the version of a package of an extra or, if the package is missing, its use and the extra."""
     found = _package(name)
     text = f"is not installed: {use}; pip install 'daybreak[{extra}]'"
     return found if found.ok else Finding(what=name, ok=True, text=text)

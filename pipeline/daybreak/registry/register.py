@@ -96,7 +96,7 @@ def register_adopted(
     evaluation: Evaluation,
     train: TrainParams,
 ) -> Version:
-    """Makes the model in a folder, which wraps that of a URI, a version, and returns its record."""
+    """Registers the wrapped model in a folder as a version, and returns the record of the version."""
     made = Version(
         name=name,
         number=0,
@@ -203,7 +203,7 @@ def _make_version(
 
 
 def _make_model(client: "MlflowClient", name: str) -> None:
-    """Makes the registered model where it is missing, which not every account may that may write to one."""
+    """Makes the registered model if it is missing, since some accounts may only write to an existing one."""
     from mlflow.exceptions import MlflowException
 
     with aliases.missing_is_nothing():

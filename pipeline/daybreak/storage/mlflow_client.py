@@ -294,7 +294,7 @@ def active_experiment(home: Home, client: "MlflowClient") -> "Experiment | None"
 
 
 def make_experiment(home: Home, client: "MlflowClient", name: str) -> str:
-    """Creates an experiment that keeps its artifacts where those of this home are, and returns its number."""
+    """Creates an experiment whose artifacts lie with the home's, and returns its number."""
     kind = {"mlflow.experimentKind": "custom_model_development"}  # else its pages are of prompts
     return str(client.create_experiment(name, artifact_location=_artifacts(home), tags=kind))
 

@@ -27,7 +27,7 @@ NAME = "daybreak-check"  # of what is written, and removed
 
 
 def answer(home: Home, model: str) -> str:
-    """Returns a sentence on what answers at the home's MLflow, where nights may write what they write.
+    """Returns a sentence on the MLflow server of the home, to which nights may write.
 
     Raises JobError where the server is too old, lacks something, or lets this account not write.
     """
@@ -71,7 +71,7 @@ def _version(uri: str) -> str:
 
 @contextlib.contextmanager
 def _run(home: Home, client: "MlflowClient", uri: str, known: "Experiment | None") -> "Iterator[Run]":
-    """Yields a run of the experiment that took a tag and gave it back; of another one where it has none."""
+    """Yields a run of the experiment after setting and removing a tag; a temporary one if there is none."""
     what = f"the experiment {known.name}" if known else "experiments"
     with _step(uri, what), contextlib.ExitStack() as taken_back:
         if known:

@@ -1,4 +1,4 @@
-"""Validates a run while it trains, keeps its best weights, and ends it where nothing better comes.
+"""Validates a run during training, keeps the best weights, and ends the run when scores stop improving.
 
 The samples are the newest before those that are held out, so that they are later than all that is trained on.
 Whatever happens to a run, it is validated at the same positions, by the same samples: one that was killed and
