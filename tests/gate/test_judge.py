@@ -11,23 +11,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.record_parts import Check
+from daybreak.contract.record_parts import Check, Live, MeasuredEffect
 from daybreak.contract.record_types import Champion, Evaluation, Verdict
 from daybreak.contract.sections import GateParams, GateSections, SmokeTestParams
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import write_scores
 from daybreak.extensions.live_test.looks import last_bound
-from daybreak.gate.judge import fit_to_serve, gate, judge_scores, rules_for_users, rules_of
+from daybreak.gate.judge import (
+    _Challenge,
+    _gain,
+    fit_to_serve,
+    gate,
+    judge_scores,
+    rules_for_users,
+    rules_of,
+)
 from daybreak.gate.verdict import ACTIONS, decide
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
 from daybreak.statistics.unpaired import effect
 from daybreak.storage.home import Home
-from tests.minimal_records import promotion
+from tests.minimal_records import minimal_night, promotion
 from tests.toy.nights import NUM_SAMPLES, make_evaluation, make_version
 
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
 BASE = np.random.default_rng(0).random(NUM_SAMPLES).astype(np.float32)
+NOW = datetime(2025, 1, 10, tzinfo=UTC)
 FIRST_HALF = np.arange(NUM_SAMPLES) < NUM_SAMPLES / 2
 
 
@@ -411,6 +420,44 @@ def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, 
     version, rules = make_version(4, model_digest="m", night="n"), rules_of(params.gate, refresh=True)
     verdict = judge_scores(Home(Path.cwd()), make_evaluation("m"), version, CHAMPION, params, rules=rules)
     assert ("not fit to serve: loads: there are no scores of the trainer" in verdict.reason) is asked
+
+
+PROVEN = promotion(champion=3, challenger=4, effect=MeasuredEffect(mean=0.1, low=0.05, high=0.15))
+LIVE = Live(experiment="n", began_at=NOW, ends_at=NOW, foretold="")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "gain", "changed"),
+    [
+        (PROVEN, 0.1, {}),
+        (replace(PROVEN, live=LIVE), 0.0, {}),  # in the units of what users took
+        (PROVEN, 0.0, {"success": ("recall",)}),
+        (PROVEN, None, {"is_same_recipe": True}),
+        (PROVEN, None, {"older": "its data is older"}),
+        (replace(PROVEN, action="reject"), None, {}),
+        (replace(PROVEN, effect=MeasuredEffect(mean=0.1, low=-0.05, high=0.25)), None, {}),
+        (replace(PROVEN, effect=None), None, {}),
+    ],
+    ids=["scores", "users", "other metric", "refresh", "older data", "rejected", "unproven", "no effect"],
+)
+def test_the_gain_of_a_changed_recipe_is_in_units_of_the_score_where_that_has_proven_it(
+    verdict: Verdict, gain: float | None, changed: dict[str, Any]
+) -> None:
+    success = changed.get("success", ("score",))
+    challenge = _Challenge(
+        home=Home(Path.cwd()),
+        night=minimal_night(NOW),
+        evaluation=make_evaluation("m"),
+        version=make_version(4, model_digest="m", night="n"),
+        champion=CHAMPION,
+        params=sections(GateParams(success=success), SmokeTestParams()),
+        scores={},
+        year=(),
+        is_same_recipe=changed.get("is_same_recipe", False),
+        older=changed.get("older", ""),
+        held=(),
+    )
+    assert _gain(challenge, verdict) == gain
 
 
 PROMOTED = promotion(champion=3, challenger=4, approve_until=datetime(2025, 1, 1, tzinfo=UTC))
