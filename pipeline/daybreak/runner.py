@@ -241,7 +241,7 @@ def adopt(
     from daybreak.gate import adoption
 
     adoption.expect_first(ledger.champion_at(home, branch.ledger_tip(home)))
-    adoption.described(home, model, home.params.workload)
+    adoption.find(home, model, home.params.workload)
     words = ["--model", model, "--output", output]
     words += ["--last-day", str(last_day)] if last_day else []
     chain: dict[str, Sequence[str]] = {name: () for name in stages.ADOPTION[1:]}

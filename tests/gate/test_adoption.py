@@ -226,16 +226,16 @@ def test_what_needs_other_columns_or_is_no_model_of_rows_is_refused_before_a_nig
     uri = logged("pyfunc", python_model=lambda rows: rows["amount"], signature=signature)
     plug = WorkloadPlug(use=USE)
     with pytest.raises(
-        ParamsError, match="needs the column score_of_bureau, which the table of Payments lacks"
+        ParamsError, match="needs the column score_of_bureau, which the table of the workload lacks"
     ):
-        adoption.described(Home.here(), uri, plug)
+        adoption.find(Home.here(), uri, plug)
     tensors = infer_signature(np.zeros((2, 3)), np.zeros(2))
     uri = logged("pyfunc", python_model=lambda rows: rows[:, 0], signature=tensors)
     with pytest.raises(ParamsError, match="takes tensors and not columns of rows"):
-        adoption.described(Home.here(), uri, plug)
+        adoption.find(Home.here(), uri, plug)
     with pytest.raises(ReleaseError, match="models:/nobody/1 is not to be had"):
-        adoption.described(Home.here(), "models:/nobody/1", plug)
+        adoption.find(Home.here(), "models:/nobody/1", plug)
     with pytest.raises(ParamsError, match="write models:/NAME/VERSION"):
-        adoption.described(Home.here(), "runs:/1/model", plug)
+        adoption.find(Home.here(), "runs:/1/model", plug)
     with pytest.raises(PipelineError, match="has no `metrics` of predictions of rows"):
-        adoption.described(Home.here(), uri, WorkloadPlug(use="toy:Toy"))
+        adoption.find(Home.here(), uri, WorkloadPlug(use="toy:Toy"))

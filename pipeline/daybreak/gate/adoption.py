@@ -6,8 +6,8 @@ place of all from `profile` to `refit`. The model, a pyfunc of MLflow, becomes a
 the held-out rows are scored by the metrics of that class, and it has to pass the smoke test. Nothing else is
 asked of it, since it serves already: the verdict promotes it, and the next night has to beat it.
 
-A model may be a pickle. It runs in processes alone that have no secrets and no network; this one reads what
-MLflow's file says of it.
+A model may be a pickle. It runs only in processes that have no secrets and no network; this one reads
+MLflow's description of it (daybreak/registry/team_model.py).
 """
 
 import json
@@ -15,8 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,31 +36,20 @@ from daybreak.evaluation.scores import Columns, read_scores, with_prefix
 from daybreak.evaluation.scoring import declared
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.gate.judge import fit_to_serve
-from daybreak.registry import carried_code
+from daybreak.registry import carried_code, team_model
 from daybreak.registry.host import NoAnswer
 from daybreak.registry.packaging import Adopted
 from daybreak.registry.register import register_adopted
+from daybreak.registry.team_model import TeamModel
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.workloads.adopted import PYFUNC, USE
 
 if TYPE_CHECKING:
-    from mlflow.models import Model
-
     from daybreak.workloads.metrics import Metric
 
-URI = re.compile(r"models:/(?P<name>[^/@]+)(/(?P<number>\d+)|@(?P<alias>[^/@]+))")
 MODEL = records.RUN / "adopted" / "model"
 OF_FEATURES = re.compile(r"^AdoptedModel\.features fails: \w+: (.*); fix it$", re.S)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Described:
-    """What MLflow says of a model, before anything of it is loaded."""
-
-    uri: str
-    flavour: str
-    registered_on: date
 
 
 def expect_first(champion: Champion | None) -> None:
@@ -73,10 +61,10 @@ def expect_first(champion: Champion | None) -> None:
         )
 
 
-def described(home: Home, model: str, workload: WorkloadPlug) -> Described:
-    """Returns what MLflow says of a model that can be adopted for a workload.
+def find(home: Home, model: str, workload: WorkloadPlug) -> TeamModel:
+    """Returns the description of a model that the metrics of a workload can judge.
 
-    Raises ParamsError or ReleaseError, with why, where it cannot be.
+    Raises ParamsError or ReleaseError, with the reason, where they cannot, or the model is not to be had.
     """
     own = workload.make()
     if not declared(own) or not hasattr(own, "features") or hasattr(own, "arrays"):
@@ -84,55 +72,7 @@ def described(home: Home, model: str, workload: WorkloadPlug) -> Described:
             f"{workload.use} has no `metrics` of predictions of rows, by which an adopted model is judged; "
             f"name them in the class (docs/own-data.md), or begin with a night that trains"
         )
-    if (named := URI.fullmatch(model)) is None:
-        raise ParamsError(
-            f"{model} is not a model of MLflow; write models:/NAME/VERSION or models:/NAME@ALIAS"
-        )
-    from mlflow.exceptions import MlflowException
-    from mlflow.models import Model
-
-    with session(home) as client:
-        try:
-            found = (
-                client.get_model_version(named["name"], named["number"])
-                if named["number"]
-                else client.get_model_version_by_alias(named["name"], named["alias"])
-            )
-            uri = f"models:/{named['name']}/{found.version}"
-            described = Model.load(uri)
-        except (MlflowException, OSError) as error:
-            message = without_password(" ".join(str(error).split()))[:200]
-            raise ReleaseError(f"{model} is not to be had: {message}; look at it in MLflow") from None
-    return Described(
-        uri=uri,
-        flavour=_flavour(uri, described, own),
-        registered_on=datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).date(),
-    )
-
-
-def _flavour(uri: str, described: "Model", workload: Any) -> str:
-    """Returns the flavour of a model; ParamsError where rows of the workload's table do not suit it."""
-    flavours = [name for name in described.flavors if name != "python_function"]
-    if "python_function" not in described.flavors:
-        raise ParamsError(
-            f"{uri} is of the flavour {', '.join(flavours) or 'none'}, which is not a pyfunc; log it again "
-            f"by a flavour of MLflow that is one"
-        )
-    flavour = flavours[0] if flavours else "python_function"
-    schema = described.signature.inputs if described.signature else None
-    if schema is not None and schema.is_tensor_spec():
-        raise ParamsError(
-            f"{uri}, of the flavour {flavour}, takes tensors and not columns of rows; log it again as a "
-            f"pyfunc of rows, with their features in it"
-        )
-    needed = [] if schema is None else schema.required_input_names()
-    if lacking := [str(name) for name in needed if name not in workload.table.features]:
-        raise ParamsError(
-            f"{uri} needs the column{'s' * (len(lacking) > 1)} {', '.join(lacking)}, which the table of "
-            f"{type(workload).__name__} lacks; declare what the source has of them, or log the model "
-            f"again as a pyfunc that makes them of the rows"
-        )
-    return flavour
+    return team_model.find(home, model, own.table.features)
 
 
 def admit(
@@ -163,7 +103,7 @@ def admit(
         last_day: last day of data that it was trained on; the day on which it was registered if left out
     """
     expect_first(champion)
-    known = described(home, model, params.workload)
+    known = find(home, model, params.workload)
     last = last_day or known.registered_on
     arguments = {
         "of": params.workload.use,
@@ -173,7 +113,9 @@ def admit(
     }
     plug = WorkloadPlug(use=USE, **arguments)
     with tempfile.TemporaryDirectory() as scratch:
-        files = _fetched(home, known.uri, Path(scratch) / "theirs")
+        (theirs := Path(scratch) / "theirs").mkdir()
+        with session(home):
+            files = carried_code.download(known.uri, theirs)
         facts = {"workload": USE, "arguments": arguments, "seen": 0, "data_digest": dataset.digest}
         _write_model(files, {**facts, "last_day": str(last)}, archive=Path(scratch) / "pyfunc.zip")
         listed = files / "requirements.txt"
@@ -218,7 +160,7 @@ def admit(
     return fit_to_serve(verdict, checks)
 
 
-def _reason(known: Described, evaluation: Evaluation, *, last: date, days: Sequence[date]) -> str:
+def _reason(known: TeamModel, evaluation: Evaluation, *, last: date, days: Sequence[date]) -> str:
     metric = evaluation.judged[0].name
     seen = "" if days[0] > last else f", which it may have been trained on (until {last})"
     return (
@@ -227,23 +169,6 @@ def _reason(known: Described, evaluation: Evaluation, *, last: date, days: Seque
         f"{evaluation.num_samples:,} held-out samples of {counted(len(days), 'day')}{seen}; the next night "
         f"has to beat it"
     )
-
-
-def _fetched(home: Home, uri: str, to: Path) -> Path:
-    """Returns the folder with the files of a team's model."""
-    import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
-
-    to.mkdir()
-    with session(home):
-        try:
-            folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(to)))
-        except (MlflowException, OSError) as error:
-            message = without_password(" ".join(str(error).split()))[:200]
-            raise ReleaseError(f"{uri} cannot be fetched: {message}; restore MLflow's artifacts") from None
-    for name in carried_code.OF_MLFLOW:
-        (folder / name).unlink(missing_ok=True)
-    return folder
 
 
 def _write_model(files: Path, facts: Mapping[str, Any], *, archive: Path) -> None:
@@ -262,7 +187,7 @@ def _write_model(files: Path, facts: Mapping[str, Any], *, archive: Path) -> Non
 
 def _predicted(
     home: Home,
-    known: Described,
+    known: TeamModel,
     workload: WorkloadPlug,
     days: Sequence[date],
     *,

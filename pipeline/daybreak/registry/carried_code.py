@@ -130,6 +130,21 @@ def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Pat
     Raises ReleaseError where files are missing, differ from the ledger's record, or hold a pickle, which
     loading would run.
     """
+    folder = download(uri, into)
+    files_digest = wanted.files_digest
+    if records.digest(folder) != files_digest:
+        files_digest = erasures.now(
+            home, files_digest
+        )  # rows that the version carried may have been erased since
+    verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
+    return folder
+
+
+def download(uri: str, into: Path) -> Path:
+    """Downloads the files that a model has in MLflow, and returns their folder.
+
+    Raises ReleaseError where that fails.
+    """
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
 
@@ -140,12 +155,6 @@ def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Pat
         raise ReleaseError(f"{uri} cannot be fetched: {message}; restore MLflow's artifacts") from None
     for name in OF_MLFLOW:
         (folder / name).unlink(missing_ok=True)
-    files_digest = wanted.files_digest
-    if records.digest(folder) != files_digest:
-        files_digest = erasures.now(
-            home, files_digest
-        )  # rows that the version carried may have been erased since
-    verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
     return folder
 
 
