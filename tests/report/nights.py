@@ -8,6 +8,9 @@ import numpy as np
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import (
+    ColumnUse,
+    Differences,
+    DifferingSamples,
     Drift,
     Epoch,
     Expectation,
@@ -253,6 +256,21 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
                 "baseline/item_knn": 0.2417,
                 "baseline/ease": 0.2875,
             },
+            differences=Differences(
+                columns=(
+                    ColumnUse(column="item", challenger=0.1102, champion=0.1004),
+                    ColumnUse(column="hour", challenger=0.0031, champion=-0.0002),
+                ),
+                left_out=("referrer",),
+                num_shuffled=400,
+                samples=(
+                    DifferingSamples(
+                        name="device is tablet", num_samples=71, difference=-0.0412, elsewhere=0.0169
+                    ),
+                ),
+                num_groups=38,
+                elapsed_s=2.1,
+            ),
             slices=tuple(
                 Slice(
                     name=name,

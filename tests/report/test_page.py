@@ -13,7 +13,15 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_parts import Epoch, JobForecast, Line, MeasuredEffect, Taken
+from daybreak.contract.record_parts import (
+    ColumnUse,
+    DifferingSamples,
+    Epoch,
+    JobForecast,
+    Line,
+    MeasuredEffect,
+    Taken,
+)
 from daybreak.contract.record_types import Training
 from daybreak.report.evidence import STOPPED
 from daybreak.report.page import page, write
@@ -226,16 +234,32 @@ def test_every_record_has_its_figures_on_the_page(first: str) -> None:
     assert [figure for figure in FIGURES if figure not in text] == []
 
 
+def test_the_page_shows_why_the_models_differ(folder: Path) -> None:
+    text = text_of(page(Home.here(), lay(whole(), folder), []))
+    assert "challenger −0.0412 where device is tablet; item matters most" in text
+    assert "device is tablet71−0.0412+0.0169" in text
+    assert "item+0.1102+0.1004" in text
+    assert "No time was left for referrer." in text
+
+
 def test_text_from_outside_is_escaped(folder: Path) -> None:
     evil = '<script>alert("x")</script>$a$ & "q"'
     entry = whole()
     assert entry.verdict and entry.evaluation and entry.report and entry.profile
+    assert entry.evaluation.differences
     entry = replace(
         entry,
         night=replace(entry.night, trigger=f"manual: {evil}"),
         verdict=replace(entry.verdict, reason=evil),
         evaluation=replace(
-            entry.evaluation, slices=tuple(replace(s, name=evil) for s in entry.evaluation.slices)
+            entry.evaluation,
+            slices=tuple(replace(s, name=evil) for s in entry.evaluation.slices),
+            differences=replace(
+                entry.evaluation.differences,
+                columns=(ColumnUse(column=evil, challenger=0.1),),
+                left_out=(evil,),
+                samples=(DifferingSamples(name=evil, num_samples=1, difference=0.1, elsewhere=0.0),),
+            ),
         ),
         report=replace(entry.report, drift=tuple(replace(d, column=evil) for d in entry.report.drift)),
         profile=replace(entry.profile, device=evil, evidence={evil: evil}),

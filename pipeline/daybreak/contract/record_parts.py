@@ -361,6 +361,37 @@ class Slice(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnUse(Record):
+    """By how much each model's score falls where the values of a column are shuffled among rows of a day."""
+
+    column: str
+    challenger: float
+    champion: float | None = None  # None: there is none, or it runs other code than today's
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferingSamples(Record):
+    """Held-out samples on which challenger and champion differ by another amount than on the others."""
+
+    name: str  # "origin is EWR"
+    num_samples: int
+    difference: float  # of the mean scores, challenger less champion
+    elsewhere: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differences(Record):
+    """How challenger and champion differ on held-out rows, to be shown; no verdict rests on it."""
+
+    columns: tuple[ColumnUse, ...]  # the greatest fall first
+    left_out: tuple[str, ...]  # columns for which there was no time
+    num_shuffled: int  # rows
+    samples: tuple[DifferingSamples, ...]  # the greatest difference first
+    num_groups: int  # of samples, that were looked at
+    elapsed_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judged(Record):
     """A metric that the workload names, and what the gate is to make of it."""
 

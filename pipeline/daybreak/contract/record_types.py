@@ -15,6 +15,7 @@ from daybreak.contract.record_parts import (
     Chain,
     Check,
     Chosen,
+    Differences,
     Drift,
     Epoch,
     Erasure,
@@ -225,6 +226,7 @@ class Evaluation(Record):
     num_by_day: tuple[int, ...] = ()  # samples of each of these days; none: the workload does not tell
     seen_days: tuple[date, ...] = ()  # held-out days left out, since a model was trained on them
     cannot_judge: str = ""  # why no model can be judged on these samples, and what to do
+    differences: Differences | None = None  # None: not asked for, or the workload has no features and metrics
 
 
 @dataclass(frozen=True, kw_only=True)

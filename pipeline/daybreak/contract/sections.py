@@ -470,6 +470,9 @@ class EvaluateParams(Section):
 
     batch_size: int = Field(256, ge=1)
     """Samples scored at once. Lower it if evaluation runs out of memory."""
+    explain: bool = True
+    """Whether the report shows by which columns and on which samples challenger and champion differ. Takes at
+    most a twentieth of the night's time, and no verdict rests on it."""
 
 
 class RegisterParams(Section):

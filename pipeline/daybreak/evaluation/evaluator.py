@@ -37,6 +37,8 @@ from daybreak.contract.table import Label
 from daybreak.contract.workload import ARRAYS, STATE, UNIT, Workload, serves_rows
 from daybreak.data.partitions import held_out_days
 from daybreak.evaluation import own_code
+from daybreak.evaluation.differences import find as find_differences
+from daybreak.evaluation.differences import seconds_for
 from daybreak.evaluation.held_out import arrays_of, comparable_days
 from daybreak.evaluation.scores import Columns, with_prefix, write_scores
 from daybreak.evaluation.scoring import (
@@ -100,6 +102,16 @@ def evaluate(
         columns, by_row = _scored(versions.todays, versions.by_own_code, batch_size=params.batch_size)
     columns |= _baselines(workload, arrays, num_samples)
     write_scores(columns, num_samples)
+    differences = None
+    if params.explain and metrics and serves_rows(workload):
+        with torch.inference_mode():
+            differences = find_differences(
+                versions.todays,
+                columns,
+                days or everything,
+                limit_s=seconds_for(training.took_s),
+                batch_size=params.batch_size,
+            )
     columns = _of_slices(columns, getattr(workload, "metric_slices", {}))
     return Evaluation(
         model_digest=training.model_digest,
@@ -115,6 +127,7 @@ def evaluate(
         num_by_day=getattr(samples, "num_by_day", ()),
         seen_days=tuple(day for day in everything if day not in (days or everything)),
         cannot_judge=_one_label(workload, samples) or _without_value(metrics, columns),
+        differences=differences,
     )
 
 

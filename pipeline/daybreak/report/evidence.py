@@ -12,7 +12,7 @@ from typing import Any
 from daybreak.contract import formats
 from daybreak.contract.formats import count, duration, operations, percent, size
 from daybreak.contract.record_parts import Check, Event, Expectation
-from daybreak.contract.record_types import Plan, Profile, Report, Training
+from daybreak.contract.record_types import Evaluation, Plan, Profile, Report, Training
 from daybreak.prediction import scorecard
 from daybreak.profiling.explain import BOUNDS, MEANING
 from daybreak.registry import approval
@@ -204,6 +204,7 @@ def glances(entry: Entry, standing: Standing | None) -> dict[str, str]:
     return {
         "checks": _of_checks(checks(entry)),
         "slices": _of_slices(standing) if standing else "",
+        "differences": _of_differences(entry.evaluation) if entry.evaluation else "",
         "data": _of_data(entry.report) if entry.report else "",
         "bottleneck": _of_profile(entry.profile) if entry.profile else "",
         "plan": _of_plan(entry.plan, entry.training) if entry.plan else "",
@@ -225,6 +226,16 @@ def _of_slices(standing: Standing) -> str:
     assert worst.difference
     least = f"least {formats.effect(worst.difference.value)} in {worst.name}"
     return f"{formats.counted(len(standing.slices), 'slice')}, {least}"
+
+
+def _of_differences(evaluation: Evaluation) -> str:
+    """Returns the group that differs most, and the column that matters most to the challenger."""
+    found = evaluation.differences
+    if not found:
+        return ""
+    parts = [f"challenger {formats.effect(one.difference)} where {one.name}" for one in found.samples[:1]]
+    parts += [f"{one.column} matters most" for one in found.columns[:1]]
+    return "; ".join(parts)
 
 
 def _of_data(report: Report) -> str:

@@ -121,6 +121,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         reason=outcome.headline(view).reason,
         margin=margin,
         standing=now,
+        differences=entry.evaluation.differences if entry.evaluation else None,
         checks=evidence.checks(entry),
         glances=evidence.glances(entry, now),
         charts=_charts(entry, margin, now, history),
