@@ -31,6 +31,17 @@ def machines(home, monkeypatch, named: str) -> Finding:
     return next(finding for finding in findings(Home.here()) if finding.what == "machines")
 
 
+def test_an_edit_that_is_not_committed_is_named_before_a_night_runs_without_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
+    (tmp_path / "params.yaml").write_text(PARAMS.format(machines="local"))
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    finding = next(finding for finding in findings(Home.here()) if finding.what == "checkout")
+    assert finding.ok
+    assert finding.text.endswith(
+        "; 1 uncommitted file is not part of a night: params.yaml; commit, or run daybreak night --here"
+    )
+
+
 @pytest.mark.parametrize(
     ("named", "text"),
     [

@@ -685,7 +685,7 @@ def test_a_torn_index_of_the_checkout_does_not_keep_a_night_from_opening(
 ) -> None:
     (repository / ".git" / "index").write_bytes(b"torn")
     assert opening.open(Home.here(), day=date(2026, 3, 4)).day == date(2026, 3, 4)
-    assert "whether there are files that are not part of this night is unknown" in caplog.text
+    assert "whether there are files that are not part of a night is unknown" in caplog.text
 
 
 @pytest.mark.slow

@@ -61,7 +61,8 @@ def findings(home: Home) -> Iterator[Finding]:
     yield _optional("apache-airflow", "airflow", "daybreak night runs without it, make up needs it")
     yield _optional("httptools", "serve", "nights run without it, daybreak serve and daybreak pages need it")
     try:
-        yield Finding(what="checkout", ok=True, text=str(home.folder))
+        text = "; ".join(filter(None, (str(home.folder), opening.uncommitted(home.folder))))
+        yield Finding(what="checkout", ok=True, text=text)
         loaded = home.params
         if moved := _moved(home.folder, loaded):
             yield moved

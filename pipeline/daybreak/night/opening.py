@@ -228,8 +228,8 @@ def _lay_out(wanted: _Wanted, day: date, overridden: Params) -> Night:
     previous = branch.newest_entry(home)
     if wanted.here:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
-    else:
-        _warn_of_changes(root)
+    elif left_out := uncommitted(root):
+        log.warning("%s", left_out)
     turn = None if wanted.here else _champions_turn(wanted, commit, overridden)
     if turn:
         commit = turn.commit
@@ -418,21 +418,18 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-def _warn_of_changes(home: Path) -> None:
-    """Warns of files of the checkout that are not part of a night, which runs at HEAD."""
+def uncommitted(home: Path) -> str:
+    """Returns which files of the checkout are not part of a night, which runs at HEAD; "" where none are."""
     try:
         listed = checkout.git("status", "--porcelain", folder=home)
     except ReleaseError as error:  # such as an index that a failure of the power cut short; HEAD is whole
-        log.warning("whether there are files that are not part of this night is unknown: %s", error)
-        return
+        return f"whether there are files that are not part of a night is unknown: {error}"
     changed = [line.split(maxsplit=1)[1] for line in listed.splitlines()]
-    if changed:
-        log.warning(
-            "%s not part of this night: %s%s; commit, or run with --here",
-            f"{counted(len(changed), 'uncommitted file')} {'is' if len(changed) == 1 else 'are'}",
-            ", ".join(changed[:8]),
-            ", ..." if len(changed) > 8 else "",
-        )
+    if not changed:
+        return ""
+    number = f"{counted(len(changed), 'uncommitted file')} {'is' if len(changed) == 1 else 'are'}"
+    named = f"{', '.join(changed[:8])}{', ...' if len(changed) > 8 else ''}"
+    return f"{number} not part of a night: {named}; commit, or run daybreak night --here"
 
 
 def _worktree(home: Path, folder: Path, commit: str) -> None:
