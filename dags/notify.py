@@ -23,13 +23,17 @@ log = logging.getLogger(__name__)
 
 DAYBREAK = [sys.executable, "-P", "-m", "daybreak"]
 
-MLFLOW_UI = os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
 TRAINING = "workflowType=machine_learning"  # without it, MLflow opens in its view for language models
 NOTHING_TO_DO = 99
 LATE = f"{Path(__file__).stem}.late"  # by which Airflow finds the function below
 PARTS = ("host", "port", "login", "password", "schema", "extra")
 # Of Airflow's own Python, which another one would take for its own.
 OTHERS = ("PYTHONPATH", "PYTHONHOME") if Path(DAYBREAK[0]).parent != Path(sys.executable).parent else ()
+
+
+def mlflow_ui(home: Home) -> str:
+    """Returns the address of MLflow's pages, as the home or this environment names it."""
+    return home.env.get("MLFLOW_UI") or os.environ.get("MLFLOW_UI", "http://127.0.0.1:5000")
 
 
 def record_of(home: Home, run_id: str, name: str) -> dict[str, Any]:

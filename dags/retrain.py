@@ -28,9 +28,9 @@ from homes import OWN, with_schedules
 from notify import (
     DEFAULT_ARGS,
     LATE,
-    MLFLOW_UI,
     TRAINING,
     command,
+    mlflow_ui,
     record_of,
     update_champion,
     update_predictions,
@@ -167,9 +167,10 @@ class MlflowLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Returns the address of the page; of the list of runs while the night has no registered version."""
-        version = record_of(of_dag(ti_key.dag_id), ti_key.run_id, "version")
+        home = of_dag(ti_key.dag_id)
+        version = record_of(home, ti_key.run_id, "version")
         page = self.page.format(**{"experiment": "0"} | version) if version else "experiments"
-        return f"{MLFLOW_UI}/#/{page}?{TRAINING}"
+        return f"{mlflow_ui(home)}/#/{page}?{TRAINING}"
 
 
 class ReportLink(MlflowLink):

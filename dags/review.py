@@ -22,7 +22,7 @@ from airflow_versions import AirflowSkipException, since
 from command_sensor import SETTLED, Command
 from forms import optional
 from home import Home, of_dag
-from notify import MLFLOW_UI, TRAINING, command, record_of
+from notify import TRAINING, command, mlflow_ui, record_of
 
 APPROVE, REJECT = "Approve", "Reject"
 
@@ -68,7 +68,7 @@ def question(run_id: str, home: Home) -> str:
     if verdict["inconclusive"]:
         lines.append("It is not proven: to approve it, give a reason.")
     if version := record_of(home, run_id, "version"):
-        page = f"{MLFLOW_UI}/#/models/{version['name']}/versions/{version['number']}?{TRAINING}"
+        page = f"{mlflow_ui(home)}/#/models/{version['name']}/versions/{version['number']}?{TRAINING}"
         lines.append(f"What it rests on: [version {version['number']} in MLflow]({page})")
     checks = [
         f"| {plain(c['name'])} | {'ok' if c['ok'] else 'failed'} | {plain(c['text'])} |"

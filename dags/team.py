@@ -87,7 +87,7 @@ def dags(
         default_args={name: value for name, value in of_tasks.items() if value} | dict(default_args or {}),
         dag_args=({"tags": list(tags)} if tags else {}) | dict(dag_args or {}),
         night_args=of_nights,
-        env=env or {},
+        env={**home.env, **(env or {})},
         secrets=secrets or {},
     )
     return [make(home) for make in MAKERS.values()]

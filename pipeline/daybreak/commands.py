@@ -400,7 +400,13 @@ def dags(home: Home, folder: str, *, command_: str = "") -> int:
     for used in (home.folder, program):
         if re.search("{[{%#]", str(used)):
             raise ParamsError(f"{used} has braces that Airflow takes for a template; move it to another path")
-    changed = dag_file.write(path, home=home.folder, name=name, night=home.params.night, command=program)
+    changed = dag_file.write(
+        path,
+        home=home.folder,
+        register=home.params.register_,
+        night=home.params.night,
+        command=program,
+    )
     print(f"{path} {'is written' if changed else 'is as it would be written'}: its nights run {program}.")
     if not program.exists():
         print(f"There is no {program} here; it has to be wherever tasks run.")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.records import replace_text
-from daybreak.contract.sections import NightParams
+from daybreak.contract.sections import NightParams, RegisterParams
 
 PACKAGED = Path(__file__).parent / "dags"  # in a wheel
 DAGS = PACKAGED if PACKAGED.exists() else Path(__file__).parents[2] / "dags"
@@ -29,18 +29,18 @@ YOURS = "# Yours from here on: daybreak dags keeps it.\n"  # stays as it is: fil
 CALL = "dags(HOME)\n"
 
 
-def write(path: Path, *, home: Path, name: str, night: NightParams, command: Path) -> bool:
+def write(path: Path, *, home: Path, register: RegisterParams, night: NightParams, command: Path) -> bool:
     """Writes the DAG file of a home, and returns whether that changed it.
 
-    `name` is that of its model, after which its DAGs are named. Raises ParamsError for a file of another
-    home, and for one that `daybreak dags` did not write, or that was changed above what is the team's.
+    Its DAGs are named after the model of `register`. Raises ParamsError for a file of another home, and for
+    one that `daybreak dags` did not write, or that was changed above what is the team's.
     """
     try:
         there = path.read_text() if path.exists() else ""
     except UnicodeDecodeError as error:
         raise ParamsError(f"{path} is not in UTF-8 ({error}); save it so, or move it away") from None
     yours = _yours(path, there, home) if there else CALL
-    body = text(home=home, name=name, night=night, command=command)
+    body = text(home=home, register=register, night=night, command=command)
     written = f"{HEAD.format(digest=_digest(body))}\n{body}{YOURS}{yours}"
     if written == there:
         return False
@@ -48,14 +48,16 @@ def write(path: Path, *, home: Path, name: str, night: NightParams, command: Pat
     return True
 
 
-def text(*, home: Path, name: str, night: NightParams, command: Path) -> str:
+def text(*, home: Path, register: RegisterParams, night: NightParams, command: Path) -> str:
     """Returns the part of the DAG file that is not the team's."""
+    name, server = register.name, register.tracking_uri.rstrip("/")
     modules = _modules()
     sections = {module: _section(module, *modules[module]) for module in _order(modules)}
     sections["notify"] = _with_command(sections["notify"], command)
     body = "\n\n".join(f"# From dags/{module}.py\n\n{part}" for module, part in sections.items())
     due = f"Schedule({night.schedule!r}, {night.time_zone!r}, {night.assets!r}, {night.decide_hours!r})"
-    of_home = f"HOME = Home(Path({str(home)!r}), {name!r}, {name!r}, {due})\n"
+    links = f", env={{'MLFLOW_UI': {server!r}}}" if server.startswith("http") else ""
+    of_home = f"HOME = Home(Path({str(home)!r}), {name!r}, {name!r}, {due}{links})\n"
     doc = f'"""DAGs of the nights of {name}, for an Airflow without Daybreak."""\n'
     return f"{doc}\n{_imports(modules, body)}\n{body}\n\n{of_home}\n\n{HELP}"
 

@@ -17,6 +17,7 @@ from tests.dags.servers import ROOT, environment
 
 PASSWORD = "-".join(("canary", "of", "a", "connection"))  # in no file as it is
 TOKEN = "a-value-of-a-variable"
+MLFLOW = "https://mlflow.example.org"
 DAGS = ["audit", "drill", "retrain", "rollback", "watch"]
 
 # What a team might write below the last comment of the file.
@@ -70,8 +71,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     folder.mkdir()
     (tmp_path / "dags").mkdir()
-    overrides = ["register.name=shop", "night.schedule=30 2 * * *", "night.time_zone=America/New_York"]
-    params.override(ROOT, overrides, into=folder)
+    register = ["register.name=shop", f"register.tracking_uri={MLFLOW}/"]
+    overrides = ["night.schedule=30 2 * * *", "night.time_zone=America/New_York"]
+    params.override(ROOT, [*register, *overrides], into=folder)
     monkeypatch.setenv("DAYBREAK_HOME", str(folder))
     return folder
 
@@ -224,7 +226,7 @@ def test_names_schedule_owner_pool_queue_priority_and_callbacks_are_the_teams(ho
 def test_secrets_of_airflow_reach_the_stages_and_nothing_keeps_them(home: Path) -> None:
     program = home.parent / "bin" / "daybreak"
     program.parent.mkdir()
-    names = ("SHOP_URL", "SHOP_PASSWORD", "TOKEN", "REGION", "PYTHONPATH")
+    names = ("SHOP_URL", "SHOP_PASSWORD", "TOKEN", "REGION", "MLFLOW_UI", "PYTHONPATH")
     seen = "\n".join(f'echo "{name}=${name}" >> $DAYBREAK_HOME/seen.$1' for name in names)
     says = "\n".join(
         [
@@ -252,6 +254,7 @@ def test_secrets_of_airflow_reach_the_stages_and_nothing_keeps_them(home: Path) 
             f"SHOP_PASSWORD={PASSWORD}",
             f"TOKEN={TOKEN}",
             "REGION=eu",
+            f"MLFLOW_UI={MLFLOW}",  # for links of reports
             "PYTHONPATH=",
         ]
     kept = [path.read_bytes() for path in (home.parent / "airflow").rglob("*") if path.is_file()]
