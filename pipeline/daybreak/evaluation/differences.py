@@ -30,17 +30,17 @@ from daybreak.data.partitions import partitions
 from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import ScoredModel, declared, predict
 from daybreak.registry.weights import MODEL
-from daybreak.statistics.slice_search import differing
+from daybreak.statistics.slice_search import Group, differing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SHARE = 0.05  # of the night's time
 NIGHT_S = 60.0  # a night takes, beside its training
-MOST_ROWS = 5_000  # with shuffled columns
+MOST_SHUFFLED, MOST_GROUPED = 5_000, 200_000  # rows
 FEWEST = 30  # samples of a group, and outside of it
 MOST_VALUES = 20  # of a category, the most frequent ones
-MOST_GROUPS = 5  # that are named
+MOST_NAMED = 5  # groups
 
 
 def seconds_for(training_s: float) -> float:
@@ -65,12 +65,14 @@ def find(
     rows = [*_labelled(shown[0].workload, days)]
     table: Table = shown[0].workload.table
     groups: dict[str, NDArray[np.bool_]] = {}
-    found: tuple[Any, ...] = ()
+    found: tuple[Group, ...] = ()
     if "champion" in scores and sum(map(len, rows)) == len(scores["champion"]):
-        groups = _groups(table, rows)
-        lead = scores["challenger"].astype(np.float64) - scores["champion"]
-        found = differing(lead, groups, units=scores.get(UNIT)) if np.isfinite(lead).all() else ()
-    shuffled = _Shuffled(shown, _part(rows), days, batch_size=batch_size)
+        grouped, places = _part(rows, MOST_GROUPED)
+        lead = scores["challenger"][places].astype(np.float64) - scores["champion"][places]
+        if np.isfinite(lead).all():
+            groups = _groups(table, grouped)
+            found = differing(lead, groups, units=scores[UNIT][places] if UNIT in scores else None)
+    shuffled = _Shuffled(shown, _part(rows, MOST_SHUFFLED)[0], days, batch_size=batch_size)
     uses, left_out, longest = [], [], 0.0
     for name in table.features:
         started = time.monotonic()
@@ -89,7 +91,7 @@ def find(
             DifferingSamples(
                 name=one.name, num_samples=one.num_samples, difference=one.within, elsewhere=one.elsewhere
             )
-            for one in found[:MOST_GROUPS]
+            for one in found[:MOST_NAMED]
         ),
         num_groups=len(groups),
         elapsed_s=round(time.monotonic() - began, 3),
@@ -108,10 +110,13 @@ def _labelled(workload: Any, days: Sequence[date]) -> "Iterator[pa.Table]":
         yield rows.filter(pc.is_valid(rows[label.column])) if label else rows
 
 
-def _part(rows: "Sequence[pa.Table]") -> "list[pa.Table]":
-    """Returns every k-th row of each day, `MOST_ROWS` at most."""
-    step = -(-sum(map(len, rows)) // MOST_ROWS)
-    return [day.take(np.arange(0, len(day), step)) for day in rows] if step > 1 else [*rows]
+def _part(rows: "Sequence[pa.Table]", most: int) -> "tuple[list[pa.Table], NDArray[np.int64]]":
+    """Returns every k-th row of each day, about `most` of all, and their places among all rows."""
+    step = max(-(-sum(map(len, rows)) // most), 1)
+    kept = [np.arange(0, len(day), step) for day in rows]
+    starts = np.cumsum([0, *map(len, rows)])
+    places = np.concatenate([start + day for start, day in zip(starts, kept, strict=False)])
+    return [day.take(places) for day, places in zip(rows, kept, strict=True)], places
 
 
 class _Shuffled:

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from daybreak.contract.errors import DataError, ParamsError, PipelineError
-from daybreak.contract.record_parts import Judged, LiveMetric, Slice
+from daybreak.contract.errors import DataError, ParamsError, PipelineError, without_password
+from daybreak.contract.record_parts import Differences, Judged, LiveMetric, Slice
 from daybreak.contract.record_types import Champion, Dataset, Evaluation, Release, Training
 from daybreak.contract.records import digest
 from daybreak.contract.sections import EvaluateParams, RegisterParams
@@ -102,16 +102,12 @@ def evaluate(
         columns, by_row = _scored(versions.todays, versions.by_own_code, batch_size=params.batch_size)
     columns |= _baselines(workload, arrays, num_samples)
     write_scores(columns, num_samples)
-    differences = None
-    if params.explain and metrics and serves_rows(workload):
-        with torch.inference_mode():
-            differences = find_differences(
-                versions.todays,
-                columns,
-                days or everything,
-                limit_s=seconds_for(training.took_s),
-                batch_size=params.batch_size,
-            )
+    explains = params.explain and bool(metrics) and serves_rows(workload)
+    differences = (
+        _differences(versions, columns, days or everything, limit_s=seconds_for(training.took_s))
+        if explains
+        else None
+    )
     columns = _of_slices(columns, getattr(workload, "metric_slices", {}))
     return Evaluation(
         model_digest=training.model_digest,
@@ -207,7 +203,7 @@ class _ScoredVersions:
     def __init__(
         self, challenger: ScoredModel, *, home: Home, registered: str, days: Sequence[date], batch_size: int
     ) -> None:
-        self._home, self._registered, self._days, self._batch_size = home, registered, days, batch_size
+        self._home, self._registered, self._days, self.batch_size = home, registered, days, batch_size
         self.todays = [challenger]
         self.by_own_code: dict[str, Columns] = {}
 
@@ -253,10 +249,26 @@ class _ScoredVersions:
 
     def _add_by_own_code(self, name: str, release: Release, folder: Path) -> None:
         columns = own_code.columns(
-            self._home, release, folder, arm=name, days=self._days, batch_size=self._batch_size
+            self._home, release, folder, arm=name, days=self._days, batch_size=self.batch_size
         )
         _check_same_samples(next(iter(columns.values())), len(self.todays[0].samples))
         self.by_own_code[name] = columns
+
+
+def _differences(
+    versions: _ScoredVersions, columns: Columns, days: Sequence[date], *, limit_s: float
+) -> Differences | None:
+    """Returns how challenger and champion differ; None where the workload does not take shuffled rows."""
+    import torch
+
+    try:
+        with torch.inference_mode():
+            return find_differences(
+                versions.todays, columns, days, limit_s=limit_s, batch_size=versions.batch_size
+            )
+    except Exception as error:  # noqa: BLE001 - of a team's class
+        log.warning("the report cannot say why the models differ: %s", without_password(str(error)))
+        return None
 
 
 def _roles(metrics: Sequence[Metric]) -> tuple[Judged, ...]:
