@@ -6,11 +6,13 @@ Everything goes to the same places of the night's one run, so a second call over
 import importlib.metadata
 import json
 import re
+import sys
 import tempfile
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,10 +116,9 @@ def requirements(use: str, *, of_rows: bool) -> list[str]:
 
     Versions are the installed ones, without local labels (`+cpu`), which no index has.
     """
-    provided = importlib.metadata.packages_distributions()
     needed = {*REQUIRED, *(row_packaging.REQUIRED if of_rows else ())}
     for name in imported_libraries(use):
-        needed |= _owners(name, provided.get(name.partition(".")[0], ()))
+        needed |= _owners(name)
     return [f"{name}=={_version(name)}" for name in sorted(needed)]
 
 
@@ -129,8 +130,8 @@ def _with_others(own: list[str], others: Sequence[str]) -> list[str]:
 
 def unavailable(use: str) -> Iterator[str]:
     """Yields a sentence on each library of a workload's files that no index is known to have."""
-    imported, provided = imported_libraries(use), importlib.metadata.packages_distributions()
-    owned = {name: _owners(name, provided.get(name.partition(".")[0], ())) for name in imported}
+    imported = imported_libraries(use)
+    owned = {name: _owners(name) for name in imported}
     tops = {name.partition(".")[0]: file for name, file in imported.items() if not owned[name]}
     for top, file in sorted(tops.items()):
         yield (
@@ -151,20 +152,31 @@ def _version(name: str) -> str:
     return importlib.metadata.version(name).partition("+")[0]
 
 
-def _owners(name: str, distributions: Collection[str]) -> set[str]:
-    """Returns those of the distributions with a package's name that a dotted name is of."""
-    parts = name.split(".") if len(set(distributions)) > 1 else []
+def _owners(name: str) -> set[str]:
+    """Returns the distributions that a dotted name is of."""
+    path = tuple(sys.path)
+    distributions = set(_distributions(path).get(name.partition(".")[0], ()))
+    parts = name.split(".") if len(distributions) > 1 else []
     for end in range(len(parts), 0, -1):  # a namespace, such as google, has many
-        path = "/".join(parts[:end])
-        owners = {each for each in distributions if _has_module(each, path)}
+        module = "/".join(parts[:end])
+        modules = {f"{module}.py", f"{module}/__init__.py"}
+        owners = {each for each in distributions if modules & _files(path, each)}
         if owners:
             return owners
-    return set(distributions)
+    return distributions
 
 
-def _has_module(distribution: str, path: str) -> bool:
-    files = importlib.metadata.files(distribution) or ()
-    return any(file.as_posix() in (f"{path}.py", f"{path}/__init__.py") for file in files)
+# Both read what is installed in `path`, sys.path, once in a process: there are tens of thousands of files.
+@cache
+def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """Returns the distributions of each top-level package."""
+    return importlib.metadata.packages_distributions()
+
+
+@cache
+def _files(path: tuple[str, ...], distribution: str) -> frozenset[str]:
+    """Returns the names of a distribution's files."""
+    return frozenset(file.as_posix() for file in importlib.metadata.files(distribution) or ())
 
 
 def sync(uri: str) -> None:
