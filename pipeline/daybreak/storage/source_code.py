@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +23,7 @@ from daybreak.storage import checkout
 
 FRAME = __name__.partition(".")[0]
 NOTHING = ast.Module(body=[], type_ignores=[])
+MOST_FILES = 4096  # of a workload that are parsed once in a process
 INSTALLED = ("site-packages", "dist-packages")
 LOCKS = (
     "constraints.txt",
@@ -235,31 +236,26 @@ def imported_libraries(use: str) -> dict[str, str]:
     }
 
 
-class _Code(ast.NodeTransformer):
-    """Leaves out docstrings, and from where Daybreak and modules of the workload are imported.
+@lru_cache(maxsize=MOST_FILES)
+def _code_digest(text: bytes, *, own: frozenset[str]) -> str:
+    """Returns the digest of a Python file's code, or of its bytes where it cannot be parsed.
 
-    So a module that only moved keeps its digest.
+    Leaves out docstrings, and from where Daybreak and modules of the workload are imported: so a module that
+    only moved keeps its digest.
     """
-
-    def __init__(self, own: frozenset[str]) -> None:
-        self._own = {*own, FRAME}
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        if node.level or (node.module or "").partition(".")[0] in self._own:
-            return ast.ImportFrom(module=None, names=node.names, level=1)
-        return node
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
+    tree = _parsed(text)
+    if tree is None:
+        return _md5(text)
+    for node in _statements(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
-        return super().generic_visit(node)
+        elif isinstance(node, ast.ImportFrom) and (node.level or _top(node) in {*own, FRAME}):
+            node.module, node.level = None, 1
+    return _md5(ast.unparse(tree).encode(errors="surrogatepass"))
 
 
-@lru_cache(maxsize=1024)
-def _code_digest(text: bytes, *, own: frozenset[str]) -> str:
-    """Returns the digest of a Python file's code, or of its bytes where it cannot be parsed."""
-    tree = _parsed(text)
-    return _md5(ast.unparse(_Code(own).visit(tree)).encode(errors="surrogatepass") if tree else text)
+def _top(node: ast.ImportFrom) -> str:
+    return (node.module or "").partition(".")[0]
 
 
 def _parsed(text: bytes) -> ast.Module | None:
@@ -270,7 +266,7 @@ def _parsed(text: bytes) -> ast.Module | None:
         return None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=MOST_FILES)
 def _texts(text: bytes) -> frozenset[str]:
     """Returns the constants of text in a Python file, as paths that begin nowhere."""
     nodes = ast.walk(_parsed(text) or NOTHING)
@@ -301,15 +297,31 @@ def _file(root: Path, name: str) -> Path | None:
     return None
 
 
-@lru_cache(maxsize=1024)
 def _imports(text: bytes, *, package: str) -> frozenset[str]:
     """Returns the absolute names that a file of `package` imports, some of which are not modules."""
     names: set[str] = set()
-    for node in ast.walk(_parsed(text) or NOTHING):
+    for node in _import_statements(text):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*parents, *([node.module] if node.module else [])])
             names.update((base, *(f"{base}.{alias.name}" for alias in node.names)))
     return frozenset(names)
+
+
+@lru_cache(maxsize=MOST_FILES)
+def _import_statements(text: bytes) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Returns the imports of a Python file, also those within functions."""
+    statements = _statements(_parsed(text) or NOTHING)
+    return tuple(node for node in statements if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yields a syntax tree and all statements in it, and spares itself their expressions, most of a file."""
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            nodes += getattr(node, name, ())
