@@ -44,9 +44,10 @@ from tests.conftest import make_repository
 from tests.minimal_records import promotion
 from tests.serving.homes import add_version
 from tests.toy.nights import FIRST, PARAMS, make_night
-from tests.workloads.payments import Payments, rows_of, trained
+from tests.toy.own.card_payments import Payments
+from tests.workloads.payments import rows_of, trained
 
-USE = "tests.workloads.payments:Payments"
+USE = "card_payments:Payments"
 NUM_NIGHTS = 6 if frame.QUICK else 100
 NUM_ROWS = 400_000 if frame.QUICK else 10_000_000
 BEFORE = [name for name in stages.CHAIN[1:] if name not in ("predict", "close")]

@@ -41,7 +41,7 @@ def test_rows_that_the_workload_names_are_predicted_by_all_that_is_known_tonight
     home = make_repository(tmp_path / "home", store=empty_store)
     (home / "params.yaml").write_text(PARAMS)
     live_in(home, monkeypatch)
-    add_version(home, 1, alter=trained("tests.workloads.payments:NextPayments"))
+    add_version(home, 1, alter=trained("card_payments:NextPayments"))
     with chdir(home / "nights/2025-01-11"):
         assert runner.run(Home.here(), "predict", to="out/all.parquet") is None
     predicted = pq.read_table(home / "out/all.parquet")

@@ -21,7 +21,8 @@ from daybreak.storage.home import Home
 from daybreak.workloads.metrics import AUC
 from tests.minimal_records import minimal_night, minimal_training
 from tests.toy.nights import NUM_SAMPLES, PARAMS, make_arrays, make_model
-from tests.workloads.payments import Payments, trained
+from tests.toy.own.card_payments import Payments
+from tests.workloads.payments import trained
 
 DAY = date(2025, 1, 10)
 NAMED = RegisterParams()
@@ -172,7 +173,7 @@ def payments(held_out: Callable[[np.ndarray], Any]) -> Evaluation:
     )
     Path("params.yaml").write_text(PARAMS)
     MODEL.mkdir(parents=True)
-    digest = trained("tests.workloads.payments:Payments")(Path())
+    digest = trained("card_payments:Payments")(Path())
     for day in json.loads(Path("data/arrays/meta.json").read_text())["test_days"]:
         path = Path(f"data/arrays/day={day}/samples.npy")
         samples = np.load(path)

@@ -33,7 +33,7 @@ from tests.workloads.payments import prepared, rows_of, trained
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
-USE = "tests.workloads.payments:Payments"
+USE = "card_payments:Payments"
 LAST = date(2025, 1, 7)  # the two days after it are held out
 
 

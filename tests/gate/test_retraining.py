@@ -155,7 +155,7 @@ def test_nights_of_the_watch_keep_to_their_budget(due: Due) -> None:
 def test_check_says_what_starts_a_night(home: Path) -> None:
     def said(keep_rows: float) -> str:
         text = f"{PARAMS}watch: {{retrain: true}}\nserving: {{keep_rows: {keep_rows}}}\n"
-        text = text.replace("toy:Toy", "tests.workloads.payments:Payments")
+        text = text.replace("toy:Toy", "card_payments:Payments")
         (what, ok, sentence), *_ = checks(Home(home), params.loads(text, source="params.yaml"))
         assert (what, ok) == ("watch.retrain", True)
         return sentence

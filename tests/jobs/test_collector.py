@@ -26,8 +26,8 @@ from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sample_order import indices
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
+from tests.toy.own.card_payments import Payments
 from tests.training import nights
-from tests.workloads.payments import Payments
 
 pytestmark = pytest.mark.usefixtures("folder")
 PLACEMENT = observed_job.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
@@ -87,7 +87,7 @@ def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
 
 def test_the_model_of_a_checkpoint_is_loaded_though_it_is_made_from_what_fit_has_made():
     night = nights.night(seconds=-60)
-    payments = Plug(use="tests.workloads.payments:Payments")
+    payments = Plug(use="tests.toy.own.card_payments:Payments")
     params = nights.make_params().model_copy(update={"workload": payments})
     fitted = {"edges": np.array([[0.0, 1.0, 2.0]]), "values_mcc": np.array(["4111", "5411"])}
     write_state(Path("data/arrays"), fitted)

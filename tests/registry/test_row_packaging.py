@@ -55,7 +55,7 @@ def night(request: Any, tmp_path_factory: pytest.TempPathFactory, empty_store: P
     (home / "params.yaml").write_text(PARAMS)
     with pytest.MonkeyPatch.context() as patch:
         live_in(home, patch)
-        add_version(home, 1, promoted=False, alter=trained(f"tests.workloads.payments:{request.param}"))
+        add_version(home, 1, promoted=False, alter=trained(f"card_payments:{request.param}"))
         (folder,) = (home / "nights").iterdir()
         with contextlib.chdir(folder):
             evaluate_night()

@@ -28,7 +28,7 @@ from tests.serving.test_log import postgres  # noqa: F401  the fixture
 from tests.serving.test_predict import ROW, home_of_rows  # noqa: F401  the fixture
 from tests.serving.test_server import started
 from tests.toy.nights import PARAMS
-from tests.workloads.payments import Payments
+from tests.toy.own.card_payments import Payments
 
 DAY = "2026-03-01"
 
@@ -205,7 +205,7 @@ def test_rows_that_were_written_outlive_a_kill(home: Path) -> None:
 
 
 def test_check_says_which_rows_are_kept_and_who_is_in_them(repository: Path) -> None:
-    def said(keeps: str, workload: str = "tests.workloads.payments:Payments") -> list[tuple[str, bool, str]]:
+    def said(keeps: str, workload: str = "card_payments:Payments") -> list[tuple[str, bool, str]]:
         text = PARAMS.replace("toy:Toy", workload) + keeps
         return list(checks(Home(repository), params.loads(text, source="params.yaml")))
 

@@ -26,12 +26,13 @@ from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
 from tests.serving.test_router import kept, move
 from tests.toy.nights import PARAMS, files_of_version
-from tests.workloads.payments import PastPayments, rows_of, trained
+from tests.toy.own.card_payments import PastPayments
+from tests.workloads.payments import rows_of, trained
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
-USE = "tests.workloads.payments:PastPayments"
+USE = "card_payments:PastPayments"
 TODAY = date(2025, 1, 12)  # both nights have its eve
 EXPERIMENT = "2025-01-13"
 

@@ -25,12 +25,13 @@ from tests.serving.conftest import live_in
 from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
 from tests.toy.nights import PARAMS
-from tests.workloads.payments import Payments, rows_of, trained
+from tests.toy.own.card_payments import Payments
+from tests.workloads.payments import rows_of, trained
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
-USE = "tests.workloads.payments:PastPayments"
+USE = "card_payments:PastPayments"
 NUM = 130  # requests of a day
 PROMOTED_DAYS_AGO = 5
 

@@ -22,8 +22,8 @@ from daybreak.data.features import read_clean
 from daybreak.data.partitions import partitions
 from daybreak.workloads.served_rows import ServedRows, as_records, conformed
 from daybreak.workloads.table_workload import TableWorkload
+from tests.toy.own.card_payments import PastPayments, Payments
 from tests.workloads import payments
-from tests.workloads.payments import PastPayments, Payments
 
 NEWEST = date(2025, 3, 31)  # the day after clocks went forward in Berlin
 HELD_OUT = NEWEST - timedelta(days=2)
@@ -34,7 +34,7 @@ def served(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """A workload over the partitions of ten days, with a model of its state."""
     monkeypatch.chdir(tmp_path)
     kind = request.param
-    payments.prepared(NEWEST, 10, f"tests.workloads.payments:{kind.__name__}")
+    payments.prepared(NEWEST, 10, f"card_payments:{kind.__name__}")
     state, workload = read_state(ARRAYS), kind()
     torch.manual_seed(0)
     model = make_model(workload, state).eval()

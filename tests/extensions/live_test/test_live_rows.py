@@ -35,7 +35,7 @@ from tests.workloads.payments import rows_of, trained
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
-USE = "tests.workloads.payments:Payments"
+USE = "card_payments:Payments"
 LIVE = PARAMS.replace(
     "smoke_test: {samples: 0}",
     "smoke_test: {samples: 0}\ngate: {scores: live}\n"

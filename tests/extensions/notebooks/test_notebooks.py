@@ -15,7 +15,8 @@ from tests.architecture import ROOT
 from tests.conftest import make_repository
 from tests.serving.test_predict import TODAY, USE, expected, home_of_rows  # noqa: F401  the fixture
 from tests.storage.ledgers import import_nights
-from tests.workloads.payments import PastPayments, rows_of
+from tests.toy.own.card_payments import PastPayments
+from tests.workloads.payments import rows_of
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
