@@ -46,7 +46,7 @@ class Extension:
     judge: str = ""  # class that judges versions by their users (daybreak/evaluation/live_judge.py)
     target: str = ""  # class of what follows a release by the serving log (daybreak/rollout/targets.py)
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
-    champion: str = ""  # function of the home that tells others which version serves, until each has heard
+    downstream: str = ""  # function of the home that tells others what serves and was predicted, each once
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
     board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
     checks: str = ""  # function of the home and params; yields what `check` finds (extensions/router/)
@@ -112,7 +112,7 @@ EXTENSIONS = {
     ),
     "downstream": Extension(
         commands="commands",
-        champion="champion:tell",
+        downstream="teller:tell",
         checks="airflow_assets:checks",
         sections="notify=settings:DownstreamParams",
         keys="notify.webhooks notify.webhook_secret notify.airflow_url",

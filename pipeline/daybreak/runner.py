@@ -530,7 +530,7 @@ def _publish(home: Home, stage: str, *, done: bool) -> None:
             publisher.publish_closed(home)
         elif not ledger.failed_to_open(home.tonight):  # that is shown once it is closed
             publisher.publish_night(home, home.tonight)
-    if stage == "promote" and done:
+    if stage in ("promote", "predict") and done:
         publisher.publish_ledger(home)
     if stage in ("rollback", "watch"):
         publisher.publish_home(home)

@@ -87,8 +87,8 @@ def publish_disk(home: Home) -> None:
 def publish_ledger(home: Home) -> None:
     """Copies the ledger to its remote, and shows the night or rollback that it ends with, once a tip."""
     _done("show the ledger", partial(_publish_ledger, home), again=WATCH)
-    for tell in hooks.functions("champion"):
-        _done("tell others which version serves", partial(tell, home), again=WATCH)
+    for tell in hooks.functions("downstream"):
+        _done("tell others what serves and was predicted", partial(tell, home), again=WATCH)
 
 
 def _publish_open(home: Home) -> None:

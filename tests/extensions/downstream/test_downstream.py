@@ -1,4 +1,4 @@
-"""A webhook on loopback hears once of each promotion and rollback, signed, also if it was away at first."""
+"""A webhook on loopback hears once of promotions, rollbacks and predictions, signed, also if it was away."""
 
 import hashlib
 import hmac
@@ -6,23 +6,26 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from daybreak.contract import params
+from daybreak.contract import params, records
 from daybreak.contract.errors import ParamsError
-from daybreak.extensions.downstream import airflow_assets, champion, webhook
+from daybreak.contract.record_types import Predictions
+from daybreak.extensions.downstream import airflow_assets, payloads, teller, webhook
 from daybreak.extensions.downstream.settings import DownstreamParams
 from daybreak.report import publisher
-from daybreak.storage import branch
+from daybreak.storage import branch, ledger_notes
 from daybreak.storage.home import Home
 from tests.conftest import PARAMS
 from tests.loopback import Quiet, served
+from tests.minimal_records import minimal_night
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
-SECRET = "a secret"
+SECRET, HOUR = "a secret", timedelta(hours=1)
 
 
 @dataclass
@@ -81,7 +84,42 @@ def test_each_promotion_and_rollback_is_heard_once(home: Home, receiver: Receive
     ]
     last = receiver.events[-1]
     assert (last["model"], last["model_uri"], last["ledger"]) == ("shop", "models:/shop/1", back)
-    assert last == champion.describe(home)
+    assert last == payloads.champion(home)
+
+
+def predictions_of(night: str, *, at: datetime) -> Predictions:
+    return Predictions(
+        night=night,
+        day=at.date(),
+        version=1,
+        to="s3://shop/lists",
+        of="clean rows",
+        num_rows=60,
+        digest="d",
+        elapsed_s=1.0,
+        written_at=at,
+    )
+
+
+def test_predictions_are_heard_once_of_a_night_that_is_in_the_ledger_or_open(
+    home: Home, receiver: Receiver
+) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    close(1, after="", release=release_of(1))
+    closed, ahead = predictions_of(release_of(1).night, at=now), predictions_of("open", at=now + HOUR)
+    ledger_notes.add(home, "predictions", versions=(), predictions=closed)
+    for _ in range(2):
+        publisher.publish_ledger(home)
+    for record in (minimal_night(now, id="open"), ahead):
+        records.write(record, home.nights / "open" / records.RUN)
+    for _ in range(2):
+        publisher.publish_home(home)
+    heard = [one for one in receiver.events if one["event"] == "predictions"]
+    assert [(one["model"], one["night"], one["num_rows"]) for one in heard] == [
+        ("shop", closed.night, 60),
+        ("shop", "open", 60),
+    ]
+    assert heard[-1] == payloads.predictions(home)
 
 
 def test_the_signature_can_be_checked_without_daybreak(home: Home, receiver: Receiver) -> None:
@@ -96,7 +134,7 @@ def test_the_signature_can_be_checked_without_daybreak(home: Home, receiver: Rec
 def test_a_busy_receiver_is_asked_again(home: Home, receiver: Receiver) -> None:
     receiver.statuses = [503, 429]
     close(1, after="", release=release_of(1))
-    assert champion.tell(home)
+    assert teller.tell(home)
     assert len(receiver.arrived) == 1
 
 
@@ -119,17 +157,17 @@ def test_one_that_is_away_keeps_its_address_to_itself(
 ) -> None:
     monkeypatch.setenv("HOOK", "http://127.0.0.1:9/?key=hidden")
     close(1, after="", release=release_of(1))
-    assert not champion.tell(home)
+    assert not teller.tell(home)
     assert "webhook 1 has not heard that version 1 serves: it did not answer (ConnectionError)" in caplog.text
     assert "hidden" not in caplog.text
     monkeypatch.setenv("HOOK", f"http://{receiver.address}/")
-    assert champion.tell(home)
+    assert teller.tell(home)
 
 
 def test_two_processes_that_tell_at_once_tell_once(home: Home, receiver: Receiver) -> None:
     close(1, after="", release=release_of(1))
     forked = get_context("fork")
-    both = [forked.Process(target=champion.tell, args=(home,)) for _ in range(2)]
+    both = [forked.Process(target=teller.tell, args=(home,)) for _ in range(2)]
     for one in both:
         one.start()
     for one in both:
@@ -139,7 +177,7 @@ def test_two_processes_that_tell_at_once_tell_once(home: Home, receiver: Receive
 
 def test_before_the_first_version_there_is_nothing_to_tell(home: Home, receiver: Receiver) -> None:
     close(1, after="")
-    assert champion.tell(home)
+    assert teller.tell(home)
     assert receiver.arrived == []
 
 
@@ -186,7 +224,10 @@ def test_a_task_of_airflow_that_has_the_asset_as_an_outlet_asks_no_airflow(
     caplog.set_level(logging.WARNING)
     given = DownstreamParams(airflow_url="http://127.0.0.1:9")
     monkeypatch.setenv("AIRFLOW_CTX_TASK_ID", "promote")
-    airflow_assets.update(home, given, {"model": "shop"})
-    monkeypatch.setenv("AIRFLOW_CTX_TASK_ID", "watch")
+    airflow_assets.update(home, given, {"event": "champion", "model": "shop"})
     with pytest.raises(Exception, match=r"Airflow at http://127\.0\.0\.1:9 did not take it"):
-        airflow_assets.update(home, given, {"model": "shop"})
+        airflow_assets.update(home, given, {"event": "predictions", "model": "shop"})
+    monkeypatch.setenv("AIRFLOW_CTX_TASK_ID", "predict")
+    airflow_assets.update(home, given, {"event": "predictions", "model": "shop"})
+    with pytest.raises(Exception, match=r"Airflow at http://127\.0\.0\.1:9 did not take it"):
+        airflow_assets.update(home, given, {"event": "champion", "model": "shop"})

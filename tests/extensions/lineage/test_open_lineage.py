@@ -1,26 +1,42 @@
-"""What an OpenLineage server on loopback is told of a promotion, a refusal and a rollback."""
+"""What an OpenLineage server on loopback is told of a promotion, predictions, a refusal and a rollback."""
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from daybreak.contract import params, records
-from daybreak.contract.record_types import Dataset
+from daybreak.contract.record_types import Dataset, Predictions
 from daybreak.report import publisher
 from daybreak.rollout import rollback
+from daybreak.storage import ledger_notes
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
 from tests.rollout.test_events import judge
-from tests.toy.nights import PARAMS
+from tests.toy.nights import FIRST, PARAMS
 from tests.toy.stages import close_night, promote_night
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
 ]
+
+
+DAY = FIRST + timedelta(days=1)
+PREDICTIONS = Predictions(
+    night=str(DAY),
+    day=DAY,
+    version=2,
+    to="s3://shop/lists",
+    of="clean rows",
+    num_rows=60,
+    digest="d",
+    elapsed_s=1.0,
+    written_at=datetime(2025, 1, 12, tzinfo=UTC),
+)
 
 
 @pytest.fixture
@@ -56,15 +72,20 @@ def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_par
     arrays = records.read(Dataset, records.RUN).digest
     for _ in range(2):
         close_night()
+    ledger_notes.add(Home.here(), "predictions", versions=(), predictions=PREDICTIONS)
+    for _ in range(2):
+        publisher.publish_ledger(Home.here())
     rollback.rollback(Home.here(), params.load(home).register_, steps=1, reason="worse")
     publisher.publish_home(Home.here())
-    started, ended, _, back = server  # once, however often it is closed
+    started, ended, _, predicted, _, back = server  # once, however often it is closed
     assert (started["eventType"], ended["eventType"], back["eventType"]) == ("START", "COMPLETE", "COMPLETE")
     assert started["run"]["runId"] == ended["run"]["runId"] != back["run"]["runId"]
     assert ended["job"] | {"facets": {}} == {"namespace": "shop", "name": "daybreak.night", "facets": {}}
     assert versions(ended["inputs"]) == {"daybreak.champion": "1"}
     made = {"daybreak.arrays": arrays, "daybreak.model": "2", "daybreak.champion": "2"}
     assert versions(ended["outputs"]) == made
+    assert predicted["run"]["runId"] == ended["run"]["runId"]
+    assert versions(predicted["outputs"]) == made | {"daybreak.predictions": PREDICTIONS.digest}
     assert back["job"]["name"] == "daybreak.rollback"
     assert versions(back["outputs"]) == {"daybreak.champion": "1"}
 

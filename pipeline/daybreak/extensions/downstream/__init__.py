@@ -1,1 +1,1 @@
-"""Tells those downstream which version serves: signed webhooks, and assets of Airflow."""
+"""Tells webhooks and Airflow which version serves, and which predictions were written."""

@@ -1,7 +1,8 @@
-"""Updates the asset of the champion in Airflow, where no task of Airflow's does.
+"""Updates the assets of champion and predictions in Airflow, where no task of Airflow's does.
 
-The tasks `promote` and `rollback` have the asset as an outlet. A release of a terminal, or of the hourly
-`watch`, is told by Airflow's REST API. An Airflow in which no DAG names the asset has nobody to tell.
+The tasks `promote` and `rollback` have the champion's asset as an outlet, `predict` and `predict_ahead` that
+of the predictions. What a terminal, the hourly `watch` or a stage that waits brings about is told by
+Airflow's REST API. An Airflow in which no DAG names an asset has nobody to tell.
 """
 
 import os
@@ -19,29 +20,29 @@ if TYPE_CHECKING:
     from daybreak.contract.sections import Params
 
 TOKEN = "DAYBREAK_AIRFLOW_TOKEN"
-BY_OUTLET = ("promote", "rollback")  # tasks of Airflow
+BY_OUTLET = {"champion": ("promote", "rollback"), "predictions": ("predict", "predict_ahead")}  # tasks
 
 
-def uri_of(model: str) -> str:
-    """Returns the URI of the asset that a model's champion is.
+def uri_of(model: str, what: str) -> str:
+    """Returns the URI of the asset that a model's champion is, or its predictions are.
 
-    >>> uri_of("shop")
+    >>> uri_of("shop", "champion")
     'daybreak://shop/champion'
     """
-    return f"daybreak://{urllib.parse.quote(model, safe='')}/champion"
+    return f"daybreak://{urllib.parse.quote(model, safe='')}/{what}"
 
 
 def update(home: Home, params: DownstreamParams, event: dict[str, Any]) -> bool:
-    """Updates the asset, unless a task does; returns False where there is no Airflow.
+    """Updates the asset of an event, unless a task does; returns False where there is no Airflow.
 
     Raises PipelineError where Airflow does not take it.
     """
-    if os.environ.get("AIRFLOW_CTX_TASK_ID") in BY_OUTLET:
+    if os.environ.get("AIRFLOW_CTX_TASK_ID") in BY_OUTLET[event["event"]]:
         return True
     airflow = _airflow(home, params)
     if airflow is None:
         return False
-    uri = uri_of(event["model"])
+    uri = uri_of(event["model"], event["event"])
     try:
         path = f"/api/v2/assets?uri_pattern={urllib.parse.quote(uri, safe='')}"
         for asset in airflow.ask(path)["assets"]:
@@ -60,17 +61,17 @@ def _airflow(home: Home, params: DownstreamParams) -> airflow_api.Airflow | None
 
 
 def checks(home: Home, params: "Params") -> Iterator[tuple[str, bool, str]]:
-    """Yields whether webhooks and an asset follow each release, for `daybreak check`."""
+    """Yields whether webhooks and assets follow each release and predictions, for `daybreak check`."""
     given, what = params.section(DownstreamParams), "downstream"
     url = given.airflow_url
     for number, webhook_url in enumerate(given.webhooks, start=1):
         fault = webhook.unset(webhook_url, given.webhook_secret)
-        yield what, not fault, fault or f"webhook {number} hears of each release"
+        yield what, not fault, fault or f"webhook {number} hears of each release, and of predictions"
     if url and not os.environ.get(TOKEN):
         text = f"${TOKEN} is not set, so that no asset of {url} follows a release of a terminal; set it"
         yield what, False, text
     elif url or airflow_health.address(home):
-        yield what, True, f"the asset {uri_of(params.register_.name)} follows each release"
+        yield what, True, f"the asset {uri_of(params.register_.name, 'champion')} follows each release"
     else:
         text = "no asset of Airflow follows a release of a terminal; make up, or set notify.airflow_url"
         yield what, True, text

@@ -12,9 +12,9 @@ def champion(home: Home) -> int:
     Args:
         home: whose champion it is
     """
-    from daybreak.extensions.downstream.champion import describe
+    from daybreak.extensions.downstream import payloads
 
-    event = describe(home)
+    event = payloads.champion(home)
     if event is None:
         raise NothingToDo("no version serves yet; run a night")
     print(json.dumps(event))

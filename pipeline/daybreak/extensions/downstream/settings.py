@@ -8,14 +8,15 @@ from daybreak.contract.sections import Section
 
 
 class DownstreamParams(Section):
-    """Who downstream hears which version serves."""
+    """Who downstream hears which version serves, and of predictions."""
 
     webhooks: tuple[str, ...] = ()
-    """URLs that hear of each promotion and rollback as signed JSON. Environment variables are filled in."""
+    """URLs that hear of each promotion and rollback, and of predictions that were written, as signed JSON.
+    Environment variables are filled in."""
     webhook_secret: str = Field("", pattern=r"^(\$\w+)?$")
     """Environment variable of the secret that webhooks are signed by, such as `$DAYBREAK_WEBHOOK_SECRET`."""
     airflow_url: str = ""
-    """URL of the Airflow whose assets follow the champion, also after a rollback in a terminal; its token is
+    """URL of the Airflow whose assets follow champion and predictions, also those of a terminal; its token is
     in `$DAYBREAK_AIRFLOW_TOKEN`. Empty: the Airflow that `make up` runs."""
 
     @model_validator(mode="after")

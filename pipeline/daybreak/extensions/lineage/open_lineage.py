@@ -99,7 +99,8 @@ def datasets_of(entry: Entry) -> tuple[dict[str, str], dict[str, str]]:
     """Returns the inputs and outputs of a night by name: digests of data, numbers of versions.
 
     Inputs are the rows of all days so far, the tables joined to tonight's rows, and the champion; `champion`
-    among the outputs is the version that serves from then on.
+    among the outputs is the version that serves from then on, which `predictions` are by, unless they came
+    ahead of it.
     """
     read, made = {}, {}
     if entry.batch:
@@ -115,4 +116,6 @@ def datasets_of(entry: Entry) -> tuple[dict[str, str], dict[str, str]]:
         made["model"] = str(entry.version.number)
     if entry.release:
         made["champion"] = str(entry.release.version)
+    if entry.predictions:
+        made["predictions"] = entry.predictions.digest
     return read, made
