@@ -5,7 +5,6 @@ other; whether a precondition holds and what comes of it is one step.
 """
 
 import io
-import os
 import random
 import threading
 import time
@@ -128,16 +127,11 @@ def served(*, honours: bool = True, delay_s: float = 0.0) -> Iterator[Store]:
 @contextmanager
 def emulated(store: Store) -> Iterator[None]:
     """This process and its children find the service."""
-    given = {**ENVIRONMENT, "STORAGE_EMULATOR_HOST": store.url}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
+    with loopback.told({**ENVIRONMENT, "STORAGE_EMULATOR_HOST": store.url}, forget=_forget):
+        yield
+
+
+def _forget() -> None:
     from gcsfs import GCSFileSystem  # which reads some of these when it is imported
 
-    GCSFileSystem.clear_instance_cache()  # which would go on with another address
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+    GCSFileSystem.clear_instance_cache()

@@ -1,8 +1,9 @@
 """A server on loopback, of a handler of http.server."""
 
+import os
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,6 +35,24 @@ def make_certificate(folder: Path) -> Path:
     path = folder / "certificate.pem"
     path.write_bytes(private + made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
     return path
+
+
+@contextmanager
+def told(given: Mapping[str, str], *, forget: Callable[[], object]) -> Iterator[None]:
+    """Has this process and its children find a service by these variables.
+
+    `forget` clears what a client remembers, which would go on with another address.
+    """
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    forget()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """S3 on loopback: the server of moto, which honours If-None-Match and If-Match.
 
 Moto looks whether a precondition holds, and stores, without a lock in between; S3 does both as one step. So
-requests that write are answered one after the other here. Each call may be held up for a while, so calls of
-several clients overtake each other.
+requests that write are answered one after the other here. Each call may be held up for a while, and one that
+writes for as long as several that read, so that another writer's come between what a client reads and what it
+writes.
 """
 
-import os
 import random
 import threading
 import time
@@ -18,6 +18,8 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from s3fs import S3FileSystem
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from tests import loopback
+
 # An account that moto does not look at, so that no client asks a service of Amazon for one.
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "a",
@@ -25,6 +27,9 @@ ENVIRONMENT = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
+
+
+READS_A_WRITE = 10  # that take as long
 
 
 class Store:
@@ -41,9 +46,10 @@ class Store:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         """Answers a call."""
+        reads = environ["REQUEST_METHOD"] in ("GET", "HEAD")
         if self._delay_s:
-            time.sleep(self._chance.random() * self._delay_s)
-        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            time.sleep(self._chance.random() * self._delay_s * (1 if reads else READS_A_WRITE))
+        if reads:
             return self._moto(environ, start_response)
         if self.read_only:
             start_response("403 FORBIDDEN", [("Content-Length", "0")])
@@ -91,13 +97,5 @@ def served(*, honours: bool = True, delay_s: float = 0.0) -> Iterator[Store]:
 def emulated(store: Store) -> Iterator[None]:
     """This process and its children find the service."""
     given = {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url}
-    before = {name: os.environ.get(name) for name in given}
-    S3FileSystem.clear_instance_cache()  # which would go on with another address
-    os.environ.update(given)
-    try:
+    with loopback.told(given, forget=S3FileSystem.clear_instance_cache):
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value

@@ -27,6 +27,7 @@ from daybreak.data.file_listing import left_out_in_words
 from daybreak.data.partitions import PART
 from daybreak.data.source import Files, write_partition
 from daybreak.examples.shop.sold_lines import LINES
+from tests import s3_storage
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 ONLINE_RETAIL = DATA / "online_retail" / "online_retail.parquet"
@@ -284,6 +285,33 @@ def test_a_day_is_its_files_wherever_they_are(
     source = Files(root + url)
     assert source.days() == [FIRST, SECOND]
     assert fetched(source, SECOND, tmp_path / "out").equals(TWO_DAYS.slice(1, 1))
+
+
+@pytest.mark.slow  # the client takes seconds to import
+def test_a_source_in_s3_offers_a_day_once_its_success_file_is_there_and_notices_a_change(
+    tmp_path: Path,
+) -> None:
+    with s3_storage.served() as store, s3_storage.emulated(store):
+        files = fsspec.filesystem("s3")
+
+        def deliver(number: int, day: date) -> None:
+            with files.open(f"bucket/sales/{day}/part.parquet", "wb") as file:
+                pq.write_table(TWO_DAYS.slice(number, 1), file)
+
+        source = Files("s3://bucket/sales/{day}/*.parquet", success_file="_SUCCESS")
+        for number, day in enumerate((FIRST, SECOND)):
+            deliver(number, day)
+        files.touch(f"bucket/sales/{FIRST}/_SUCCESS")
+        assert source.days() == [FIRST]
+        files.touch(f"bucket/sales/{SECOND}/_SUCCESS")
+        assert source.days() == [FIRST, SECOND]
+        assert fetched(source, SECOND, tmp_path / "out").equals(TWO_DAYS.slice(1, 1))
+        before = source.version(SECOND)
+        deliver(0, SECOND)
+        assert source.version(SECOND) != before
+        files.rm_file(f"bucket/sales/{SECOND}/part.parquet")
+        with pytest.raises(DataError, match=f"{SECOND}/part.parquet does not exist; check that it is"):
+            source.fetch(SECOND, tmp_path / "again")
 
 
 def test_several_files_of_one_day_come_in_the_order_of_their_names(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def writable(
 
     Raises ParamsError where it cannot, or where the machines of jobs do not see it; those of a place
     `on_loopback` see this machine's disk. `exclusive`: also where a file can be created over another, as
-    in a store that does not know `If-None-Match`.
+    in a store that does not know `If-None-Match`; else the answer says so.
     """
     if is_here(url) and not on_loopback:
         raise ParamsError(
@@ -60,7 +60,7 @@ def writable(
     name = f".check-{secrets.token_hex(4)}"
     try:
         files.files.pipe_file(files.at(name), b"")
-        is_replaced = exclusive and files.create("", name)
+        is_replaced = _writes_over(files, name)
         files.files.rm_file(files.at(name))
     except ImportError as error:
         raise ParamsError(
@@ -79,12 +79,21 @@ def writable(
         raise ParamsError(
             f"{key} {url} is not writable ({_brief(error)}); look at the name of the bucket"
         ) from None
-    if is_replaced:
+    if is_replaced and exclusive:
         raise ParamsError(
             f"{key} {url} writes over what is there, so that two writers would not notice each other; name a "
             f"folder in Cloud Storage or S3, or in a store that knows If-None-Match"
         )
-    return f"{url} is writable"
+    lacks = "; it writes over what is there, so that no bag runs there" if is_replaced else ""
+    return f"{url} is writable{lacks}"
+
+
+def _writes_over(files: BucketFolder, name: str) -> bool:
+    """Returns whether a file that is there can be created again, or the client knows no such precondition."""
+    try:
+        return files.create("", name)
+    except (NotImplementedError, TypeError, ValueError):
+        return True
 
 
 def _right(url: str) -> str:
