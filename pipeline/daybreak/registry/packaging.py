@@ -154,27 +154,32 @@ def _version(name: str) -> str:
 
 def _owners(name: str) -> set[str]:
     """Returns the distributions that a dotted name is of."""
-    path = tuple(sys.path)
-    distributions = set(_distributions(path).get(name.partition(".")[0], ()))
+    folders = _installed()
+    distributions = set(_distributions(folders).get(name.partition(".")[0], ()))
     parts = name.split(".") if len(distributions) > 1 else []
     for end in range(len(parts), 0, -1):  # a namespace, such as google, has many
         module = "/".join(parts[:end])
         modules = {f"{module}.py", f"{module}/__init__.py"}
-        owners = {each for each in distributions if modules & _files(path, each)}
+        owners = {each for each in distributions if modules & _files(folders, each)}
         if owners:
             return owners
     return distributions
 
 
-# Both read what is installed in `path`, sys.path, once in a process: there are tens of thousands of files.
+def _installed() -> tuple[str, ...]:
+    """Returns the folders of `sys.path` that have distributions; that of a night, which changes, has none."""
+    return tuple(folder for folder in sys.path if any(importlib.metadata.distributions(path=[folder])))
+
+
+# Both read tens of thousands of names, once in a process for what is installed in the same folders.
 @cache
-def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+def _distributions(folders: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     """Returns the distributions of each top-level package."""
     return importlib.metadata.packages_distributions()
 
 
 @cache
-def _files(path: tuple[str, ...], distribution: str) -> frozenset[str]:
+def _files(folders: tuple[str, ...], distribution: str) -> frozenset[str]:
     """Returns the names of a distribution's files."""
     return frozenset(file.as_posix() for file in importlib.metadata.files(distribution) or ())
 
