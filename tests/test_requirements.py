@@ -27,6 +27,7 @@ WHERE_ASKED = {
     "daybreak.storage.lifecycle": {"google"},
     "daybreak.supervisord_listener": {"supervisor"},
     "daybreak.training.devices": {"torch_xla"},
+    "daybreak.training.estimators": {"lightgbm", "xgboost"},
 }
 
 

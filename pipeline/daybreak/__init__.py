@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.statistics.ranking import ndcg
     from daybreak.statistics.result import Conclusion, Status
     from daybreak.storage.home import home_folder
+    from daybreak.workloads.estimator_workload import EstimatorWorkload
     from daybreak.workloads.image_columns import ImageModel, decodes, pixels
     from daybreak.workloads.metrics import (
         AUC,
@@ -107,6 +108,7 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     "hours",  # the same in hours
     # What is trained
     "TableWorkload",  # base class: a table, a model, a loss, a prediction
+    "EstimatorWorkload",  # base class: a table, and a model of LightGBM, XGBoost or scikit-learn
     "Workload",  # the protocol behind it, for a class with arrays or a data set of its own
     "TableModel",  # a network for the features that a table has by itself
     "ImageModel",  # a network for images

@@ -6,6 +6,7 @@ when it is called; the error that this raises where it is missing becomes the se
 
 EXTRAS = {
     "airflow": ("airflow", "supervisor"),
+    "estimators": ("lightgbm", "skops", "xgboost"),
     "gcp": ("dvc_gs", "gcsfs", "google", "grpc"),
     "kubernetes": ("kubernetes",),
     "lineage": ("openlineage",),

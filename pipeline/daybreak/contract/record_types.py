@@ -147,6 +147,7 @@ class Profile(Record):
     remedies: tuple[Remedy, ...]
     # What the kept remedies came to; the lines are of the job before all but those to fit the memory.
     tuning: Tuning = field(default_factory=Tuning)
+    is_estimator: bool = False  # no network: an update is a tree, of all samples, on one machine's CPU
 
 
 @dataclass(frozen=True, kw_only=True)

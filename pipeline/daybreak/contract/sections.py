@@ -343,7 +343,7 @@ class TrainParams(Section):
     """How a model is trained: cold from its initial weights, or warm from the champion's."""
 
     epochs: float = Field(3, gt=0)
-    """Passes over the samples in a cold start."""
+    """Passes over the samples in a cold start; with `EstimatorWorkload`, the number of trees."""
     batch_size: int = Field(64, ge=1)
     """Samples of an update, over all workers. `rate` belongs to it."""
     num_workers: int = Field(1, ge=1)

@@ -146,6 +146,11 @@ def serves_rows(workload: Any) -> bool:
     return hasattr(workload, "features") and name != stub
 
 
+def has_estimator(workload: Any) -> bool:
+    """Returns whether a workload's model is no network: it has `estimator` (EstimatorWorkload)."""
+    return hasattr(workload, "estimator")
+
+
 def own_schedule(workload: Any) -> Callable[[float], float]:
     """Returns the learning rate of a workload's own schedule, by the share of the samples that is done.
 

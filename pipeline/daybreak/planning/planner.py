@@ -34,6 +34,7 @@ from daybreak.planning.search_space import Problem, SearchSpace, search_space
 from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.efficiency import complete
 from daybreak.prediction.time_budget import NightWindow, window, windows
+from daybreak.training.estimator_keys import expect_applicable
 from daybreak.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -61,6 +62,8 @@ def plan(
     `explored_usd` is what the last nights spent of `plan.explore_usd`. Raises PlanError with the least that
     helps if nothing is feasible.
     """
+    if profile.is_estimator:
+        expect_applicable(params)
     recipe = _course(night, dataset, champion, params)
     if night.chosen and night.chosen.tried:  # tonight finds out about nothing else
         explored_usd = max(explored_usd, params.plan.explore_usd)
@@ -226,7 +229,7 @@ def _with_others(space: SearchSpace, weighed: _Search, params: "PlanSections") -
 
 def _shortened(space: SearchSpace, weighed: _Search, epochs: float | None, params: "PlanSections") -> _Search:
     """Returns the search with so few epochs, where some number helps and params allow it."""
-    if epochs is None or params.profile.quality_remedies != "allow":
+    if epochs is None or space.job.profile.is_estimator or params.profile.quality_remedies != "allow":
         return weighed
     tonight = space.course
     log.warning("%g epochs instead of %g, as profile.quality_remedies allows", epochs, tonight.epochs)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Sync, Tuning
 from daybreak.contract.record_types import Dataset, Night, Profile
@@ -89,6 +90,8 @@ def search_space(problem: Problem, course: Course) -> SearchSpace:
         for machine in problem.available
     )
     machines = allowed(everything(available, (at_hand, *problem.listed)), params.plan, available=available)
+    if problem.profile.is_estimator:
+        machines = _with_cpus_alone(machines, available)
     obtainable = frozenset(available)
     profile, tuning = remedies.apply_kept(
         problem.profile,
@@ -112,7 +115,9 @@ def _job(problem: Problem, course: Course, at_hand: Machine) -> TrainingTask:
     """Returns the job of a course, by a profile with its remedies."""
     profile, training, known = problem.profile, problem.params.train, problem.known
     batch_size = training.batch_size
-    if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
+    if profile.is_estimator:  # a tree needs all samples, and a course has as many epochs as trees
+        batch_size = round(course.num_samples / course.epochs)
+    elif any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
         batch_size = max(1, batch_size // 2)
     _warn_of_one_update(batch_size, course)
     nights = alike(
@@ -133,6 +138,18 @@ def _job(problem: Problem, course: Course, at_hand: Machine) -> TrainingTask:
         # Gradients are noisier towards the end of training than where a profile looks, at its beginning.
         efficiency=Efficiency(noise_scale=(nights[-1] if nights else profile).noise_scale, nights=nights),
     )
+
+
+def _with_cpus_alone(machines: tuple[Machine, ...], available: Collection[Machine]) -> tuple[Machine, ...]:
+    """Returns the machines that an estimator may have; PlanError where each has devices it would not use."""
+    kept = tuple(machine for machine in machines if machine.is_local or not machine.num_devices)
+    if not any(machine in available for machine in kept):
+        names = ", ".join(dict.fromkeys(machine.name for machine in machines))
+        raise PlanError(
+            f"plan.machines names {names}, which have GPUs or TPUs, and an estimator trains on CPUs; name a "
+            f"machine without them, or local"
+        )
+    return kept
 
 
 def _warn_of_one_update(batch_size: int, course: Course) -> None:

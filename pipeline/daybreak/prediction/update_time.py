@@ -287,7 +287,7 @@ def _micro_batch_size(
     available = machine.device_memory_bytes * (1 - HEADROOM) / sharing - held_bytes
     micro = samples
     while profile.memory_bytes(micro) > available:
-        if micro == 1:
+        if micro == 1 or profile.is_estimator:
             return None
         micro = ceil(micro / 2)
     return micro

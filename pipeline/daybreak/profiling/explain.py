@@ -41,7 +41,10 @@ def explain(profile: Profile) -> str:
 
 def _sentences(profile: Profile) -> Iterator[str]:
     evidence = profile.evidence
-    yield from _bound(profile)
+    if profile.is_estimator:
+        yield _estimator(profile, _part(evidence, "estimator"))
+    else:
+        yield from _bound(profile)
     yield from _proof(profile, _part(evidence, "counterfactual"))
     yield from _roofline(_part(evidence, "roofline"))
     yield from _memory(_part(evidence, "memory"))
@@ -56,6 +59,17 @@ def _sentences(profile: Profile) -> Iterator[str]:
 def _part(evidence: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = evidence.get(name)
     return part if isinstance(part, Mapping) else {}
+
+
+def _estimator(profile: Profile, measured: Mapping[str, Any]) -> str:
+    num_samples, sizes = profile.evidence["batch_size"], measured["sizes"]
+    trees = measured["num_trees"]
+    unit = "a tree" if trees > 1 else "the fit"
+    return (
+        f"{measured['name']} is no network, so that there are no remedies, no noise scale and no size of a "
+        f"batch: {unit} of all {count(num_samples)} samples takes {duration(profile.step_s(num_samples))} by "
+        f"a line through {count(sizes[0])} to {count(sizes[-1])} samples."
+    )
 
 
 def _bound(profile: Profile) -> Iterator[str]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.sections import ProfileParams, TrainParams
-from daybreak.contract.workload import ARRAYS, Workload
+from daybreak.contract.workload import ARRAYS, Workload, has_estimator
 from daybreak.machines import contention
-from daybreak.profiling import line_fit
+from daybreak.profiling import estimator_profile, line_fit
 from daybreak.profiling.diagnosis import Diagnosis, diagnose
 from daybreak.profiling.job_facts import DeviceFacts, JobFacts, MemoryFacts, ReadFacts, StepFacts
 from daybreak.storage.home import Home
@@ -35,7 +35,10 @@ def profile(
     for no samples; PlanError if not even the smallest batch fits the memory.
     """
     with contention.measured() as seen:
-        measured = _measured(home, dataset, workload, params, training, limit_s=limit_s)
+        if has_estimator(workload):
+            measured = estimator_profile.profile(home, workload, training, limit_s=limit_s)
+        else:
+            measured = _measured(home, dataset, workload, params, training, limit_s=limit_s)
     return replace(measured, evidence=measured.evidence | {"contention": seen.share})
 
 

@@ -165,6 +165,21 @@ class TorchEngine:
         """Seconds that this worker's device waited for samples, since the job began here; None: not known."""
         return self._loader.waited_s
 
+    @property
+    def devices(self) -> str:
+        """The devices of all workers, in a few words."""
+        return self.group.devices
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that the guard of the memory has seen."""
+        return self.micro_batches.peak_bytes
+
+    @property
+    def short_of_memory(self) -> dict[str, int]:
+        """Updates that were taken otherwise, as memory was short, by how."""
+        return self.micro_batches.short_of_memory
+
     def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
         """Starts to load a share of an epoch."""
         self.accumulation.prepare(indices, epoch=epoch)
@@ -290,8 +305,8 @@ class TorchEngine:
             scalars={
                 "optimizer": tree,
                 "engine_updates": self._updates,
-                "device": self.group.devices,
-                "short_of_memory": self.micro_batches.short_of_memory,
+                "device": self.devices,
+                "short_of_memory": self.short_of_memory,
             },
         )
 

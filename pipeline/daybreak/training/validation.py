@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from daybreak.training.engine import TorchEngine
+    from daybreak.training.estimator_engine import EstimatorEngine
     from daybreak.training.weight_average import WeightAverage
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Validator:
 
     def __init__(
         self,
-        engine: "TorchEngine",
+        engine: "TorchEngine | EstimatorEngine",
         validation: Validation,
         *,
         num_all: int,

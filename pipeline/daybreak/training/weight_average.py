@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from daybreak.training.engine import TorchEngine
+    from daybreak.training.estimator_engine import EstimatorEngine
 
 SINGLE = 4  # bytes of a number that an average moves by; in fewer its steps would be lost
 
@@ -25,7 +26,9 @@ SINGLE = 4  # bytes of a number that an average moves by; in fewer its steps wou
 class WeightAverage:
     """The average of a run's weights so far; where weights are divided, each worker keeps its shares."""
 
-    def __init__(self, engine: "TorchEngine", averaging: Averaging, *, base_size: int) -> None:
+    def __init__(
+        self, engine: "TorchEngine | EstimatorEngine", averaging: Averaging, *, base_size: int
+    ) -> None:
         self._engine, self._averaging, self._base_size = engine, averaging, base_size
         self._num_updates = 0  # that are averaged
         self._tensors: dict[str, Tensor] = {}

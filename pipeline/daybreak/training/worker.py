@@ -35,7 +35,7 @@ from daybreak.contract import clock, disk, records
 from daybreak.contract.errors import DataError, JobError, NotFinite, PipelineError
 from daybreak.contract.record_parts import Epoch
 from daybreak.contract.sections import Plug
-from daybreak.contract.workload import STATE, Workload, own_schedule
+from daybreak.contract.workload import STATE, Workload, has_estimator, own_schedule
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
@@ -57,9 +57,12 @@ if TYPE_CHECKING:
 
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.engine import TorchEngine
+    from daybreak.training.estimator_engine import EstimatorEngine
     from daybreak.training.trainer import RunOutcome
     from daybreak.training.validation import Validator
     from daybreak.training.weight_average import WeightAverage
+
+    AnyEngine = TorchEngine | EstimatorEngine
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +100,8 @@ def main(folder: Path) -> int:
 class _Trained:
     """A run that has ended, and the engine that took its updates."""
 
-    engine: "TorchEngine"
-    model: "Validator | WeightAverage | TorchEngine"  # which has its weights
+    engine: "AnyEngine"
+    model: "Validator | WeightAverage | AnyEngine"  # which has its weights
     scores: tuple[tuple[int, float], ...]  # of its validations
     outcome: "RunOutcome"
     warm: bool  # it began from the champion's weights
@@ -141,7 +144,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         parameters=_parameters(engine),
         told_to_stop=supervision.told_to_stop,
         report=partial(supervision.report, engine),
-        memory_bytes=lambda: max(peak_memory_bytes(), engine.micro_batches.peak_bytes),
+        memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
         copies=copies,
         end_by=supervision.end_by,
         schedule=own_schedule(workload) if recipe.rate.schedule == "own" else None,
@@ -172,7 +175,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     )
 
 
-def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tuple["TorchEngine", Sized]:
+def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tuple["AnyEngine", Sized]:
     """Returns what takes the updates of a job, with the samples that it trains on.
 
     The micro-batches are those that fitted this machine before. Raises DataError where there is no sample.
@@ -184,6 +187,10 @@ def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tu
         dataset: Any = workload.dataset(Path(recipe.arrays), recipe.split)
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
+    if has_estimator(workload):
+        from daybreak.training.estimator_engine import EstimatorEngine
+
+        return EstimatorEngine(workload, dataset, seed=recipe.seed, alive=alive), dataset
     engine = _engine_class(recipe, alive)(
         workload,
         dataset,
@@ -249,15 +256,15 @@ class _Supervision:
         """Returns the time to end by, in seconds since 1970; infinity where the launcher has set none."""
         return self._limit.time
 
-    def report(self, engine: "TorchEngine", progress: Progress) -> None:
+    def report(self, engine: "AnyEngine", progress: Progress) -> None:
         """Writes a heartbeat, and reads the time to end by again."""
         self._limit.poll()
         use = self._device_use.since_last(progress.time.timestamp(), waited_s=engine.waited_s)
-        _report(self._folder, replace(progress, device=engine.group.devices, device_use=use))
+        _report(self._folder, replace(progress, device=engine.devices, device_use=use))
 
 
 def _newest(
-    checkpoints: Path, folder: Path, recipe: Recipe, engine: "TorchEngine", copies: "CheckpointCopies | None"
+    checkpoints: Path, folder: Path, recipe: Recipe, engine: "AnyEngine", copies: "CheckpointCopies | None"
 ) -> Path | None:
     """Returns the newest good checkpoint of the job, the same on all workers; None where there is none."""
     from daybreak.training import checkpoint
@@ -294,7 +301,7 @@ def _engine_class(recipe: Recipe, alive: Callable[[], None]) -> "Callable[..., T
     return TorchEngine
 
 
-def _start_warm(engine: "TorchEngine", start: WarmStart) -> bool:
+def _start_warm(engine: "AnyEngine", start: WarmStart) -> bool:
     """Begins from the weights that the recipe names; the bytes that are compared are those that are used."""
     from safetensors.torch import load
 
@@ -340,9 +347,9 @@ def _export(folder: Path, recipe: Recipe, weights: dict[str, "Tensor"], trained:
         ended_at=clock.utc(),
         epochs=trained.epochs,
         noise_scale=outcome.noise_scale,
-        device=engine.group.devices,
+        device=engine.devices,
         sync=engine.sync,
-        short_of_memory=engine.micro_batches.short_of_memory,
+        short_of_memory=engine.short_of_memory,
     )
     records.write(result, folder)
 
@@ -458,7 +465,7 @@ def leave_error(folder: Path, rank: int, error: BaseException, *, update: int | 
         traceback.print_exception(error)
 
 
-def _parameters(engine: "TorchEngine") -> list[str]:
+def _parameters(engine: "AnyEngine") -> list[str]:
     """Returns the names of the weights that are learned; buffers such as masks may hold infinities."""
     return [name for name, _ in engine.model.named_parameters()]
 

@@ -8,6 +8,7 @@ In a batch, features stand beside the label, which may not have a feature's name
 training has not seen tomorrow's ids.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,8 @@ MOST_VALUES = 1000  # of a category; rarer ones share place 0
 MOST_NUMBERS = 10_000_000  # that quantiles are found of; of more rows only a part is looked at
 NUM_EDGES = 32
 CLOCK = 4  # sine and cosine of the time of day and of week
+HOUR, DAY = 3_600_000_000, 86_400_000_000  # in microseconds
+Clock = Callable[["pa.Table", Table], NDArray[Any]]  # makes numbers of the times of rows, [b, numbers]
 
 
 def fitted(rows: "ir.Table", table: Table) -> State:
@@ -33,6 +36,13 @@ def fitted(rows: "ir.Table", table: Table) -> State:
 
     `edges` is float32 [f, NUM_EDGES], rising in each row; `values_NAME` is text, shape [values].
     """
+    clock = np.tile(np.linspace(-1, 1, NUM_EDGES), (CLOCK, 1))
+    edges = np.concatenate([_edges(rows, table), clock]).astype(np.float32)
+    return {**vocabularies(rows, table), "edges": edges}
+
+
+def vocabularies(rows: "ir.Table", table: Table) -> State:
+    """Returns the values of each category as `fitted` does."""
     import ibis
 
     state: dict[str, Any] = {}
@@ -41,8 +51,6 @@ def fitted(rows: "ir.Table", table: Table) -> State:
             counted = rows.filter(rows[name].notnull()).group_by(name).agg(**{COUNT: ibis._.count()})
             top = counted.order_by([ibis.desc(COUNT), name]).limit(MOST_VALUES).to_pyarrow()
             state[f"values_{name}"] = np.array(top[name].to_pylist(), dtype=np.str_)
-    clock = np.tile(np.linspace(-1, 1, NUM_EDGES), (CLOCK, 1))
-    state["edges"] = np.concatenate([_edges(rows, table), clock]).astype(np.float32)
     return state
 
 
@@ -79,8 +87,10 @@ def _numbers(rows: "ir.Table", name: str, column: Any) -> "list[ir.NumericColumn
     return [value.length()] if isinstance(column, Text) else []
 
 
-def by_type(rows: "pa.Table", state: State, table: Table) -> dict[str, NDArray[Any]]:
-    """Returns the features of rows, as the head of this file says."""
+def by_type(
+    rows: "pa.Table", state: State, table: Table, *, clock: "Clock | None" = None
+) -> dict[str, NDArray[Any]]:
+    """Returns the features of rows, as the head of this file says; the time as `clock` has it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -106,7 +116,7 @@ def by_type(rows: "pa.Table", state: State, table: Table) -> dict[str, NDArray[A
             measured = pc.utf8_length(values) if isinstance(column, Text) else values
             rounded = measured.cast(pa.float64(), safe=False)  # a whole number beyond 2 ** 53 is
             numbers.append(rounded.to_numpy(zero_copy_only=False)[:, None])
-    numbers.append(_clock(rows, table))
+    numbers.append((clock or turns_of_clock)(rows, table))
     every = np.concatenate(numbers, axis=1).astype(np.float32)
     missing = ~np.isfinite(every)
     return {
@@ -116,9 +126,22 @@ def by_type(rows: "pa.Table", state: State, table: Table) -> dict[str, NDArray[A
     }
 
 
-def _clock(rows: "pa.Table", table: Table) -> NDArray[Any]:
+def turns_of_clock(rows: "pa.Table", table: Table) -> NDArray[Any]:
     """Returns sine and cosine of the time of day and of week, float64 [b, 4]."""
-    assert isinstance(table.columns[table.time], Time)
-    time = rows[table.time].to_numpy().astype("datetime64[us]").astype(np.int64) / 86_400e6
+    time = _microseconds(rows, table) / DAY
     turns = 2 * np.pi * np.stack([time % 1, time % 7 / 7], axis=1)
     return np.concatenate([np.sin(turns), np.cos(turns)], axis=1)
+
+
+def hour_and_weekday(rows: "pa.Table", table: Table) -> NDArray[Any]:
+    """Returns the hour, 0 to 23, and the weekday, 0 for Monday, float64 [b, 2]."""
+    time = _microseconds(rows, table)
+    since_monday = time // DAY + 3  # 1970 began on a Thursday
+    return np.stack([time % DAY // HOUR, since_monday % 7], axis=1).astype(np.float64)
+
+
+def _microseconds(rows: "pa.Table", table: Table) -> NDArray[np.int64]:
+    """Returns the times of rows since 1970."""
+    assert isinstance(table.columns[table.time], Time)
+    time: NDArray[np.int64] = rows[table.time].to_numpy().astype("datetime64[us]").astype(np.int64)
+    return time

@@ -20,6 +20,7 @@ from daybreak.contract.table import Table
 from daybreak.contract.workload import (
     ARRAYS,
     State,
+    has_estimator,
     make_model,
     own_schedule,
     serves_rows,
@@ -28,6 +29,7 @@ from daybreak.contract.workload import (
 from daybreak.evaluation.scoring import check_shape, declared, judged
 from daybreak.extensions.trial import trial_version
 from daybreak.extensions.trial.rehearsal import CODE
+from daybreak.extensions.trial.trial_trees import TrialEstimator, try_trees
 from daybreak.extensions.trial.trial_updates import CLOSE, TrialModel, close, note_of_rate, try_updates
 from daybreak.extensions.trial.trial_version import OpenedFiles
 from daybreak.registry import packaging
@@ -35,6 +37,7 @@ from daybreak.registry.carried_code import MODEL
 from daybreak.registry.weights import batch_of, load_model
 from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
+from daybreak.training.estimator_keys import expect_applicable
 from daybreak.training.tuning import (
     check_model,
     check_optimizer,
@@ -68,7 +71,10 @@ class ModelChecks:
         """Runs the checks from the data set on; `state` is the result of `fit`."""
         samples, batch = self._batch()
         of_samples = getattr(samples, "state", state)
-        trial = self._update(self._model(of_samples), of_samples, batch)
+        if has_estimator(self.workload):
+            trial: TrialModel | TrialEstimator = self._grown(of_samples, batch)
+        else:
+            trial = self._update(self._model(of_samples), of_samples, batch)
         predicted = self._predictions(trial, batch)
         self._reload(trial.model, batch, state, predicted)
         self._version(batch, predicted)
@@ -110,6 +116,23 @@ class ModelChecks:
             batch = batch_of(samples, self._chosen)
         self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
         return samples, batch
+
+    def _grown(self, state: State, batch: Any) -> TrialEstimator:
+        """Returns a trial after some trees, as training grows them."""
+        expect_applicable(self._params)
+        with self._method("estimator"):
+            model: Any = self.workload.model(state)
+        with self._method("inputs"):
+            data = self.workload.fit_data(batch)
+        self._say("model", f"{type(model.estimator).__name__}, {data.inputs.shape[1]} inputs")
+        trial = TrialEstimator(workload=self.workload, model=model)
+        with self._method("estimator"):
+            losses, same = try_trees(trial, data, seed=self._params.train.seed)
+        how = "the same after a restart" if same else "others after a restart, as rows or columns are drawn"
+        self._say("update", f"loss {losses[0]:.4g}, then {losses[-1]:.4g}; trees are {how}")
+        if not model.library.by_trees and self._params.train.epochs != 1:
+            raise self._wrong("estimator", "returns one that is fitted at once", "set train.epochs to 1")
+        return trial
 
     def _model(self, state: State) -> nn.Module:
         with self._method("model"):
@@ -182,7 +205,7 @@ class ModelChecks:
             raise self._wrong("loss", what, "look for a log or a division of 0, and for labels out of range")
         return losses
 
-    def _predictions(self, trial: TrialModel, batch: Any) -> dict[str, Tensor]:
+    def _predictions(self, trial: TrialModel | TrialEstimator, batch: Any) -> dict[str, Tensor]:
         """Predicts without the label, and judges that by the metrics."""
         trial.model.eval()
         predicted: dict[str, Tensor] = {}
@@ -219,7 +242,9 @@ class ModelChecks:
         self._say("metrics", ", ".join(means))
         return predicted
 
-    def _check_predicted(self, trial: TrialModel, batch: Any, predicted: dict[str, Tensor]) -> None:
+    def _check_predicted(
+        self, trial: TrialModel | TrialEstimator, batch: Any, predicted: dict[str, Tensor]
+    ) -> None:
         """Raises ParamsError for predictions that no metric can take, or that the rest of a batch decides."""
         size = _size(batch)
         half = halves(batch, size)[0]

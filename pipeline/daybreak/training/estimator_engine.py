@@ -1,0 +1,142 @@
+"""Takes the updates of what is no network: each adds a tree that all samples of the run have part in.
+
+So the loop, its checkpoints and its deadline are those of a network: a batch is all samples, an epoch is an
+update, and `train.epochs` is the number of trees. What is of gradients does not apply (estimator_keys.py).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from daybreak.contract.errors import JobError
+from daybreak.contract.record_parts import EVERY_UPDATE, Sync
+from daybreak.contract.workload import Workload, make_model
+from daybreak.training.checkpoint import TrainingState
+from daybreak.training.devices import peak_memory_bytes
+from daybreak.training.engine import UpdateResult
+from daybreak.training.estimators import Fit
+from daybreak.training.gradients import Signals
+from daybreak.training.learning_rate import Rule, Scaled
+from daybreak.training.sample_order import Indices
+
+SCORED = 100_000  # samples at once
+
+
+class EstimatorEngine:
+    """Updates of an estimator, by one worker on its CPU.
+
+    It begins with the samples of the first update, or of the first one after a checkpoint was loaded.
+    """
+
+    rank, world_size, least_share = 0, 1, 1
+    can_score = True
+    devices = "CPU"
+    sync: Sync = EVERY_UPDATE
+    waited_s: float | None = None
+
+    def __init__(
+        self,
+        workload: Workload,
+        dataset: "Dataset[Any]",
+        *,
+        seed: int,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Opens the samples; `alive` is called where no update is taken for long."""
+        self._workload: Any = workload
+        self._dataset: Any = dataset
+        self._seed, self._alive = seed, alive
+        self.model: Any = make_model(workload, getattr(dataset, "state", {}))
+        self._fit: Fit | None = None
+        self._num_samples = 0
+        self.short_of_memory: dict[str, int] = {}
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that this process has used."""
+        return peak_memory_bytes()
+
+    def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
+        """Does nothing: samples are read once, all of them."""
+
+    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
+        """Adds a tree. Raises JobError where the samples are not those of the update before."""
+        if self._fit is None:
+            self._fit = self._begun(np.sort(indices))
+        if len(indices) != self._num_samples:
+            raise JobError(
+                f"an update has {len(indices):,} samples, and the one before had {self._num_samples:,}; set "
+                f"train.epochs to a whole number"
+            )
+        return UpdateResult(loss=self._fit.grow(), signals=signals)
+
+    def _begun(self, rows: Indices) -> Fit:
+        self._num_samples = len(rows)
+        data = self._workload.fit_data(self._dataset.__getitems__(rows))
+        self._alive()
+        fit: Fit = self.model.library.begin(
+            self.model.estimator, data, seed=self._seed, content=self.model.content
+        )
+        self._alive()
+        return fit
+
+    def begin_from(self, tensors: dict[str, Tensor]) -> bool:
+        """Raises JobError: trees are grown anew each night."""
+        raise JobError("an estimator has no weights to begin with; set train.cold_every to 1")
+
+    def rescale(
+        self, *, batch_size: int, base_size: int, rule: Rule, micro_batch_size: int | None = None
+    ) -> Scaled:
+        """Returns that nothing changes: there is one size of a batch."""
+        return Scaled()
+
+    def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the counts of the one worker."""
+        return counts
+
+    def mean_score(self, samples: Indices, *, alive: Callable[[], None]) -> float:
+        """Returns the mean score of samples by the trees of this moment."""
+        self._take_over()
+        total = 0.0
+        for start in range(0, len(samples), SCORED):
+            alive()
+            batch = self._dataset.__getitems__(samples[start : start + SCORED])
+            total += float(self._workload.score(self.model, batch).double().sum())
+        return total / len(samples)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns the model, in the format of its library."""
+        self._take_over()
+        return dict(self.model.state_dict())
+
+    def whole(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the weights, which the one worker holds whole."""
+        return dict(weights)
+
+    def shares(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the weights, of which the one worker holds all."""
+        return dict(weights)
+
+    def save(self) -> TrainingState:
+        """Returns the model."""
+        return TrainingState(tensors={"model": self.weights()}, scalars={"device": self.devices})
+
+    def load(self, state: TrainingState) -> None:
+        """Restores a model, from which the next update goes on."""
+        self.model.load_state_dict(state.tensors["model"])
+        self._fit = None
+
+    def finish(self) -> None:
+        """Does nothing: no update is on its way."""
+
+    def close(self) -> None:
+        """Does nothing: there are no other workers."""
+
+    def _take_over(self) -> None:
+        """Gives the model the trees that were added since it was last asked for."""
+        if self._fit is not None:
+            self.model.load(self._fit.content())

@@ -1,0 +1,54 @@
+"""Checks params.yaml for what an estimator does not have: gradients, several workers, warm starts."""
+
+from typing import TYPE_CHECKING
+
+from daybreak.contract.errors import ParamsError
+
+if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
+    from daybreak.contract.sections import Params, PlanSections
+
+# Keys of `train` that are of gradients, of workers, or of the weights that a warm start begins with.
+OF_NETWORKS = (
+    "batch_size",
+    "num_workers",
+    "threads",
+    "batching",
+    "sync",
+    "sync_every",
+    "rate",
+    "scaling",
+    "batch_growth",
+    "warmup",
+    "decay",
+    "schedule",
+    "clip_norm",
+    "clip_value",
+    "ema",
+    "average_last",
+    "warm_share",
+    "warm_epochs",
+    "warm_rate",
+    "band_rate",
+    "follow_memory",
+)
+
+
+def expect_applicable(params: "PlanSections | Params") -> None:
+    """Raises ParamsError where params.yaml asks for what an estimator does not have."""
+    train, plan = params.train, params.plan
+    if given := [f"train.{name}" for name in OF_NETWORKS if name in train.model_fields_set]:
+        are, them = ("is", "it") if len(given) == 1 else ("are", "them")
+        raise ParamsError(
+            f"{', '.join(given)} {are} for networks, and {params.workload.use} is an estimator; leave {them} "
+            f"out, and set what its trees need in the class"
+        )
+    wanted = {
+        "train.cold_every: 1, as trees are grown anew each night": train.cold_every != 1,
+        "train.epochs to a whole number, of trees": train.epochs != round(train.epochs),
+        "plan.batch_sizes to none, as a tree needs all samples": bool(plan.batch_sizes),
+        "plan.max_machines: 1, as trees are grown on one machine": plan.max_machines != 1,
+        "plan.objective to another than quality": plan.objective == "quality",
+        "gate.refit_epochs: 0, as no trees are added after the verdict": params.gate.refit_epochs != 0,
+    }
+    if change := next((text for text, is_wrong in wanted.items() if is_wrong), ""):
+        raise ParamsError(f"{params.workload.use} is an estimator and no network; set {change}")

@@ -1,0 +1,178 @@
+"""Trees by the loop of networks: equal after a kill, ended in time, never from a pickle."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lightgbm import LGBMClassifier, LGBMRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from skops import io
+from xgboost import XGBClassifier, XGBRegressor
+
+from daybreak.contract.errors import DataError, JobError, ParamsError
+from daybreak.training import checkpoint
+from daybreak.training.estimator_engine import EstimatorEngine
+from daybreak.training.estimators import LIBRARIES, FitData, library_of
+from daybreak.training.recipe import Recipe, Validation
+from daybreak.training.trainer import RunOutcome, Trainer
+from daybreak.training.validation import Validator
+from tests.fakes import AtOnce
+from tests.training.recipes import recipe
+from tests.training.trees import NUM_SAMPLES, Trees
+
+NUM_TREES = 12
+SMALL = {"max_depth": 3, "learning_rate": 0.3, "n_jobs": 1}
+LINEAR = partial(make_pipeline, SimpleImputer(), LogisticRegression())
+
+
+def of_trees(number: int = NUM_TREES, **changed: Any) -> Recipe:
+    return recipe(num_samples=number * NUM_SAMPLES, batch_size=NUM_SAMPLES, **changed)
+
+
+def trained(
+    workload: Trees, folder: Path, made: Recipe, *, stop_after: float = math.inf
+) -> tuple[EstimatorEngine, RunOutcome]:
+    """A run from the newest checkpoint in the folder, told to stop after so many trees."""
+    engine = EstimatorEngine(workload, workload.dataset(folder, "train"), seed=made.seed)
+    trees: list[float] = []
+    validator = None
+    if made.validation.num_samples:
+        validator = Validator(engine, made.validation, num_all=NUM_SAMPLES)
+    trainer = Trainer(
+        engine,
+        made,
+        folder=folder,
+        epoch_samples=NUM_SAMPLES - made.validation.num_samples,
+        told_to_stop=lambda: trees.append(0.0) or len(trees) >= stop_after,  # type: ignore[func-returns-value]
+        report=lambda progress: None,
+        executor=AtOnce(),
+        validator=validator,
+    )
+    if path := checkpoint.newest(folder, identity=made.identity):
+        trainer.resume(path)
+    return engine, trainer.run()
+
+
+def content_of(engine: EstimatorEngine) -> bytes:
+    return bytes(engine.weights()["_extra_state"].numpy().tobytes())
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize("kind", [LGBMClassifier, LGBMRegressor, XGBClassifier, XGBRegressor])
+def test_a_killed_run_ends_with_the_trees_of_an_undisturbed_one(
+    kind: Any, num_classes: int, tmp_path: Path
+) -> None:
+    workload = Trees(partial(kind, **SMALL), num_classes=num_classes)
+    whole, outcome = trained(workload, tmp_path / "whole", of_trees())
+    assert (outcome.num_updates, outcome.stopped_by) == (NUM_TREES, "finished")
+    for after in (3, 5):
+        _, outcome = trained(workload, tmp_path / "killed", of_trees(), stop_after=after)
+        assert outcome.stopped_by == "terminated"
+    resumed, outcome = trained(workload, tmp_path / "killed", of_trees())
+    assert outcome.num_updates == NUM_TREES
+    assert content_of(resumed) == content_of(whole)
+
+
+@pytest.mark.parametrize(
+    ("kind", "drawing"),
+    [(LGBMRegressor, {"subsample": 0.5, "subsample_freq": 1}), (XGBRegressor, {"subsample": 0.5})],
+)
+def test_trees_that_draw_rows_stay_after_a_kill_and_later_ones_draw_others(
+    kind: Any, drawing: dict[str, Any], tmp_path: Path
+) -> None:
+    workload = Trees(partial(kind, **SMALL, **drawing))
+    whole, _ = trained(workload, tmp_path / "whole", of_trees())
+    killed, _ = trained(workload, tmp_path / "killed", of_trees(), stop_after=4)
+    kept, _ = trained(workload, tmp_path / "few", of_trees(4))
+    assert content_of(killed) == content_of(kept)
+    resumed, outcome = trained(workload, tmp_path / "killed", of_trees())
+    assert outcome.num_updates == NUM_TREES
+    assert content_of(resumed) != content_of(whole)
+
+
+def test_a_run_ends_at_the_last_tree_in_time(tmp_path: Path) -> None:
+    workload = Trees(partial(LGBMClassifier, **SMALL))
+    made = of_trees(train_until=datetime(2020, 1, 1, tzinfo=UTC))
+    engine, outcome = trained(workload, tmp_path, made)
+    assert (outcome.num_updates, outcome.stopped_by) == (1, "deadline")
+    assert content_of(engine).count(b"Tree=") == 1
+
+
+def test_the_best_trees_by_validation_are_the_model(tmp_path: Path) -> None:
+    """A high rate fits the newest samples best with few trees, and ends the run."""
+    workload = Trees(partial(LGBMClassifier, max_depth=6, learning_rate=1.0, n_jobs=1))
+    num_validated = 100
+    size = NUM_SAMPLES - num_validated
+    made = recipe(
+        num_samples=40 * size,
+        batch_size=size,
+        validation=Validation(num_samples=num_validated, num_scored=num_validated, every=size, patience=5),
+    )
+    _, outcome = trained(workload, tmp_path, made)
+    assert outcome.stopped_by == "validation"
+    assert outcome.num_updates < 40
+
+
+def test_trees_predict_as_the_library_does_by_hand(tmp_path: Path) -> None:
+    workload = Trees(partial(LGBMClassifier, **SMALL))
+    samples = workload.dataset(tmp_path, "train")
+    batch = samples.__getitems__(range(NUM_SAMPLES))
+    engine, _ = trained(workload, tmp_path, of_trees())
+    model = workload.model({})
+    model.load_state_dict(engine.weights())
+    data = workload.fit_data(batch)
+    by_hand = LGBMClassifier(n_estimators=NUM_TREES, verbose=-1, **SMALL)
+    by_hand.fit(data.inputs, data.label, categorical_feature=list(data.categorical))
+    ours = workload.predict(model, batch)["prediction"].numpy()
+    assert np.allclose(ours, by_hand.predict_proba(data.inputs)[:, 1], rtol=1e-12)
+
+
+def test_an_estimator_of_scikit_learn_is_one_update_and_kept_by_skops(tmp_path: Path) -> None:
+    workload = Trees(LINEAR)
+    engine, outcome = trained(workload, tmp_path, of_trees(1))
+    assert (outcome.num_updates, outcome.stopped_by) == (1, "finished")
+    model = workload.model({})
+    model.load_state_dict(engine.weights())
+    batch = workload.dataset(tmp_path, "train").__getitems__(range(NUM_SAMPLES))
+    chances, label = workload.predict(model, batch)["prediction"].numpy(), batch["label"].numpy()
+    assert ((chances > 0.5) == label).mean() > 0.8
+    with pytest.raises(ParamsError, match=r"is fitted at once.* set train\.epochs to 1"):
+        trained(workload, tmp_path / "again", of_trees(2))
+
+
+def test_a_file_of_skops_with_other_peoples_types_is_not_loaded() -> None:
+    content = io.dumps(FunctionTransformer(np.vectorize(content_of)))
+    with pytest.raises(DataError, match=r"test_estimators\.content_of"):
+        library_of(LogisticRegression()).load(content)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_what_is_no_model_is_not_loaded(name: str) -> None:
+    with pytest.raises(Exception):  # noqa: B017 whatever the library raises
+        LIBRARIES[name].load(b"cos\nsystem\n(S'true'\ntR.")
+
+
+@pytest.mark.parametrize("make", [LGBMClassifier, XGBClassifier, LogisticRegression])
+def test_a_classifier_of_a_number_is_refused(make: Callable[[], Any]) -> None:
+    data = FitData(inputs=np.zeros((4, 1)), categorical=(), label=np.arange(4.0), num_classes=0)
+    with pytest.raises(ParamsError, match="is a classifier, and the label is no class"):
+        library_of(make()).begin(make(), data, seed=0, content=b"")
+
+
+def test_an_estimator_of_no_known_library_is_refused() -> None:
+    with pytest.raises(ParamsError, match=r"returns Recipe, which is of none of lightgbm, xgboost, sklearn"):
+        library_of(of_trees())
+
+
+def test_updates_of_other_samples_are_refused(tmp_path: Path) -> None:
+    workload = Trees(partial(LGBMClassifier, **SMALL))
+    with pytest.raises(JobError, match=r"an update has 300 samples.* whole number"):
+        trained(workload, tmp_path, recipe(num_samples=NUM_SAMPLES * 3 // 2, batch_size=NUM_SAMPLES))
