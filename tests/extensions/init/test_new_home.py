@@ -982,3 +982,37 @@ def test_the_day_in_names_of_folders_is_not_taken_for_the_time_of_a_row(tmp_path
         at = [day + timedelta(hours=hour) for hour in range(12)]
         pd.DataFrame({"at": at, "y": [0, 1] * 6}).to_csv(folder / "rows.csv", index=False)
     assert survey.survey(str(tmp_path)).table.time == "at"
+
+
+@pytest.mark.parametrize("model", ["lightgbm", "xgboost"])
+@pytest.mark.parametrize("kind", ["binary", "classes", "number"])
+def test_a_module_with_trees_makes_their_estimator(model: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    labels: Callable[[int], float] = {
+        "binary": lambda i: i % 2,
+        "classes": lambda i: i % 4,
+        "number": lambda i: i / 7,
+    }[kind]
+    lines = [f"2025-03-{1 + i % 9:02},{i % 11},{labels(i)}" for i in range(900)]
+    path.write_text("time,a,label\n" + "\n".join(lines) + "\n")
+    surveyed = survey.survey(str(path))
+    text = new_home.module_text(surveyed, "rows", model=model)
+    (tmp_path / "rows.py").write_text(text)
+    code = "import rows; print(type(rows.Rows().estimator({})).__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    prefix = {"lightgbm": "LGBM", "xgboost": "XGB"}[model]
+    assert done.stdout.strip() == prefix + ("Regressor" if kind == "number" else "Classifier")
+    written = new_home.params_text(surveyed, "rows", title="rows", model=model)
+    assert "epochs: 100 " in written
+    assert "cold_every: 1 " in written
+    assert "batch_size: " not in written.partition("train:")[2].partition("evaluate:")[0]
+
+
+def test_a_model_that_is_not_known_is_named_with_those_that_are(payments: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ParamsError, match=r"--model catboost is not known; choose network, lightgbm, xgboost"
+    ):
+        new_home.write(tmp_path / "home", str(payments), model="catboost")
+    assert not (tmp_path / "home").exists()

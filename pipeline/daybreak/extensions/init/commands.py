@@ -30,6 +30,7 @@ def init(
     thousands: str = "",
     clock: str = "",
     encoding: str = "",
+    model: str = "network",
 ) -> int:
     """Write a repository for a model of your data, with table, limits and params, as a starting point.
 
@@ -52,6 +53,7 @@ def init(
         thousands: sign between thousands; of 1,234 as 1234 it is a comma, as 1.234 a point; found if left out
         clock: column of the time of day, where the time is a date alone; the only one if left out
         encoding: of CSV, as cp1252 or utf-16-le; found if left out
+        model: network, or trees by lightgbm or xgboost, which the extra estimators installs
     """
     from daybreak.extensions.init import new_home
     from daybreak.extensions.init.survey_rows import Options
@@ -71,7 +73,7 @@ def init(
         clock=clock,
         encoding=encoding,
     )
-    _show(folder, new_home.write(Path(folder), from_, options))
+    _show(folder, new_home.write(Path(folder), from_, options, model=model))
     return 0
 
 

@@ -7,6 +7,7 @@ What it writes belongs to the team from then on; nothing writes it again.
 
 import contextlib
 import importlib.machinery
+import importlib.util
 import json
 import keyword
 import math
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 WIDTH = 88  # of lines of Python, as ruff format has it where nothing else is said
 UPDATES = 3000  # of a cold start, about
+NUM_TREES = 100  # as the libraries of trees have it
+NETWORK = "network"
 GITIGNORE = """\
 .venv
 __pycache__/
@@ -47,7 +50,7 @@ DVC = {
 }
 
 
-def write(folder: Path, url: str, options: "Options | None" = None) -> "Survey":
+def write(folder: Path, url: str, options: "Options | None" = None, *, model: str = NETWORK) -> "Survey":
     """Writes the home to a folder that is empty or not there, and commits it; returns what was found.
 
     `notes` of the result also have the findings of `try` on the newest day. Nothing is left behind on
@@ -56,14 +59,17 @@ def write(folder: Path, url: str, options: "Options | None" = None) -> "Survey":
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
     registered_name(folder.resolve().name)  # rather than refuse it after the data was read
+    _expect_known(model)
     from daybreak.extensions.init.survey import survey
 
     surveyed = survey(url, options)
+    if surveyed.images and model != NETWORK:
+        raise ParamsError(f"{model} takes no images, and the data has some; leave --model out, for a network")
     name = module_name(folder.resolve().name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.resolve().parent))
     try:
-        for path, text in files(surveyed, name, title=folder.resolve().name).items():
+        for path, text in files(surveyed, name, title=folder.resolve().name, model=model).items():
             (fresh / path).parent.mkdir(parents=True, exist_ok=True)
             (fresh / path).write_text(text)
         (fresh / dvc_file.FILE).write_text(dvc_file.text(fresh))
@@ -118,11 +124,19 @@ def registered_name(folder: str) -> str:
     return name
 
 
-def files(survey: "Survey", name: str, *, title: str) -> dict[str, str]:
+def _expect_known(model: str) -> None:
+    """Raises ParamsError where a model is not known, or not installed; before the data was read."""
+    if model not in (NETWORK, *ESTIMATORS):
+        raise ParamsError(f"--model {model} is not known; choose {', '.join([NETWORK, *ESTIMATORS])}")
+    if model != NETWORK and importlib.util.find_spec(model) is None:
+        raise ParamsError(f"{model} is not installed; pip install 'daybreak[estimators]'")
+
+
+def files(survey: "Survey", name: str, *, title: str, model: str = NETWORK) -> dict[str, str]:
     """Returns the texts of the files of a home but dvc.yaml, by path."""
     return {
-        "params.yaml": params_text(survey, name, title=title),
-        f"{name}.py": module_text(survey, name),
+        "params.yaml": params_text(survey, name, title=title, model=model),
+        f"{name}.py": module_text(survey, name, model=model),
         f"test_{name}.py": TEST,
         "data/expectations.yaml": expectations_text(survey),
         "README.md": readme_text(survey, name, title=title),
@@ -156,25 +170,40 @@ def test_one_day_goes_through_every_step() -> None:
 '''
 
 
-def _body(survey: "Survey") -> str:
+def _body(survey: "Survey", model: str) -> str:
     """Returns the imports and the methods of the module for a kind of label, and for images."""
     images = survey.images
+    if model != NETWORK:
+        return _of_estimator(survey, *ESTIMATORS[model])
     if images is None or not survey.num_classes:
         return CLASSES if survey.num_classes else BINARY if survey.binary else NUMBER
     body = IMAGES.replace("SIZE", str(images.size)).replace("COLOR", str(images.color))
     return body.replace("CHANNELS", "3" if images.color else "1")
 
 
+def _of_estimator(survey: "Survey", classifier: str, regressor: str, arguments: str) -> str:
+    """Returns the imports and the methods of a module whose model is of a library of trees."""
+    kind = regressor if not survey.num_classes and not survey.binary else classifier
+    metrics = "SquaredError, AbsoluteError"
+    if survey.num_classes:
+        metrics = "ClassLogLoss, Accuracy"
+    elif survey.binary:
+        metrics = "LogLoss, AUC, Calibration"
+    made = ", ".join(f"{metric}()" for metric in metrics.split(", "))
+    library = "lightgbm" if kind.startswith("LGBM") else "xgboost"
+    return TREES.format(metrics=metrics, made=made, library=library, kind=kind, arguments=arguments)
+
+
 def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def module_text(survey: "Survey", name: str) -> str:
+def module_text(survey: "Survey", name: str, *, model: str = NETWORK) -> str:
     """Returns the team's module: the table as found, and a model for its kind of label."""
     label = _literal(_label(survey.table))
     kinds = {type(column).__name__ for column in survey.table.columns.values()} | {"Label", "Table"}
     late = survey.table.label is not None and bool(survey.table.label.ripe_after)
-    imports, methods = _body(survey).replace("CLASSES", str(survey.num_classes)).split("# ---\n")
+    imports, methods = _body(survey, model).replace("CLASSES", str(survey.num_classes)).split("# ---\n")
     names = {*kinds, *(["days"] if late else [])}
     imports = re.sub(
         "from daybreak import (.*)\n", lambda found: _import({*found[1].split(", "), *names}), imports
@@ -185,7 +214,7 @@ def module_text(survey: "Survey", name: str) -> str:
     return (
         f'"""Predicts {label[1:-1]}; written by `daybreak init`, and yours from now on."""\n\n'
         f"{imports}"
-        f"class {_class_name(name)}(TableWorkload):\n"
+        f"class {_class_name(name)}({'TableWorkload' if model == NETWORK else 'EstimatorWorkload'}):\n"
         f"{_table_text(survey.table)}{methods}"
     )
 
@@ -287,6 +316,21 @@ from torch.nn.functional import binary_cross_entropy_with_logits
     def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"prediction": model(batch)[:, 0].sigmoid()}
 """
+TREES = """\
+from daybreak import EstimatorWorkload, State, {metrics}
+from {library} import {kind}
+
+
+# ---
+    metrics = ({made})  # the first decides
+
+    def estimator(self, state: State) -> {kind}:
+        return {kind}({arguments})  # train.epochs is how many trees
+"""
+ESTIMATORS = {  # the classifier of a library, its regressor, and the arguments that are its defaults
+    "lightgbm": ("LGBMClassifier", "LGBMRegressor", "num_leaves=31, learning_rate=0.1"),
+    "xgboost": ("XGBClassifier", "XGBRegressor", "max_depth=6, learning_rate=0.3"),
+}
 CLASSES = """\
 from daybreak import Accuracy, Batch, ClassLogLoss, State, TableModel, TableWorkload
 from torch import Tensor, nn
@@ -377,7 +421,7 @@ class Scaled(nn.Module):
 '''
 
 
-def params_text(survey: "Survey", name: str, *, title: str) -> str:
+def params_text(survey: "Survey", name: str, *, title: str, model: str = NETWORK) -> str:
     """Returns params.yaml, with sizes for the number of rows."""
     from daybreak.extensions.init.survey_source import MAX_QUARANTINED
 
@@ -390,6 +434,19 @@ def params_text(survey: "Survey", name: str, *, title: str) -> str:
     history = (max(survey.days) - min(survey.days)).days  # what the limits were proposed from
     window_days = max(history + 1, 400)  # as many days with rows, where some have none
     batch_sizes = ", ".join(str(batch_size * factor // 4) for factor in (1, 2, 4, 8))
+    measured = f"profile:\n  batch_sizes: [{batch_sizes}]\n\n"
+    trained = f"""\
+  epochs: {epochs}
+  batch_size: {batch_size}
+  rate: 2.0e-3
+  cold_every: 7                              # nights; between them training starts from the champion"""
+    if model != NETWORK:
+        measured, trained = (
+            "",
+            f"""\
+  epochs: {NUM_TREES:<35}# trees
+  cold_every: 1                              # nights; trees are grown anew each night""",
+        )
     return f"""\
 # What you decide; `daybreak check` examines it.
 
@@ -415,17 +472,11 @@ prepare:
   test_days: {test_days:<32}# newest days with labels, held out to judge by
   window_days: {window_days:<30}# up to the night's, with or without rows
 
-profile:
-  batch_sizes: [{batch_sizes}]
-
-plan:
+{measured}plan:
   machines: [local]                          # names or patterns; daybreak prices lists them
 
 train:
-  epochs: {epochs}
-  batch_size: {batch_size}
-  rate: 2.0e-3
-  cold_every: 7                              # nights; between them training starts from the champion
+{trained}
 
 evaluate: {{batch_size: 1024}}
 
