@@ -21,9 +21,9 @@ TARGETS = {
         "copies lost": ("==", 0.0),
         "races": (">=", float(ROUNDS)),
         "heads that another had made": (">=", 1.0),
+        "lost or torn without preconditions": (">=", 1.0),
     }.items()
 }
-TARGETS["lost or torn without preconditions"] = (">=", 1.0)  # S3 on loopback is too quick for one to show
 
 
 def race(*words: str) -> dict[str, int]:
