@@ -15,8 +15,8 @@ AIRFLOW = tuple(int(part) for part in version("apache-airflow-core").split(".")[
 # Before a version, what does not work.
 LACKING = {
     (3, 1): "nobody is asked to approve: promote waits for daybreak approve, in a terminal",
-    (3, 2): "no alert of Airflow's tells that a night is late; the hourly watch does",
-    (3, 3): "a night that watch starts is recorded as started by hand",
+    (3, 3): "no alert of Airflow's tells that a night is late (the hourly watch does), and a night that "
+    "watch starts is recorded as started by hand",
 }
 LACKS = [sentence for since, sentence in LACKING.items() if since > AIRFLOW]
 for sentence in LACKS:

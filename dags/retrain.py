@@ -38,8 +38,10 @@ from notify import (
 from review import approve, question, review
 from verdict import Verdict
 
+# Airflow 3.2 has them, but its LocalExecutor finds no function of a DAG file, and the scheduler of 3.2.1 ends
+# with an error over that on SQLite.
 DeadlineAlert, DeadlineReference, SyncCallback = (
-    since((3, 2), f"airflow.sdk.{name}") for name in ("DeadlineAlert", "DeadlineReference", "SyncCallback")
+    since((3, 3), f"airflow.sdk.{name}") for name in ("DeadlineAlert", "DeadlineReference", "SyncCallback")
 )
 log = logging.getLogger(__name__)
 

@@ -54,6 +54,7 @@ class Standalone:
 
     url: str
     home: Path
+    asks_for_token: bool = False  # as older ones do where all are admins
 
     def up(self) -> bool:
         """Whether the DAG files have been read and triggers are answered.
@@ -91,9 +92,11 @@ class Standalone:
 
     def _ask(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.url + path, data, {"Content-Type": "application/json"}, method=method
-        )
+        headers = {"Content-Type": "application/json"}
+        if self.asks_for_token:
+            with urllib.request.urlopen(f"{self.url}/auth/token", timeout=60) as answer:
+                headers["Authorization"] = f"Bearer {json.loads(answer.read())['access_token']}"
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
