@@ -22,6 +22,7 @@ class Schedule:
     time_zone: str = "UTC"
     assets: tuple[str, ...] = ()  # URIs: a night starts once each was updated, and not by `cron`
     decide_hours: float = 24.0
+    challengers: int = 1  # of nights that may be open at once, while users judge them
 
 
 @dataclass(frozen=True)

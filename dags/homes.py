@@ -34,6 +34,7 @@ def schedule_of(folder: Path) -> Schedule:
         night = (values or {}).get("night") or {}
         left_out = {field.name: field.default for field in fields(Schedule)}
         given = {"cron" if name == "schedule" else name: value for name, value in night.items()}
+        given |= {"challengers": ((values or {}).get("live_test") or {}).get("challengers", 1)}
         due = left_out | {name: value for name, value in given.items() if name in left_out}
         assets = due["assets"] or []
         if not isinstance(assets, list) or not all(isinstance(uri, str) for uri in assets):
@@ -41,7 +42,8 @@ def schedule_of(folder: Path) -> Schedule:
         if not croniter.is_valid(due["cron"]):
             raise ValueError(f"night.schedule is {due['cron']!r}, not a cron expression")
         ZoneInfo(due["time_zone"])
-        return Schedule(due["cron"], due["time_zone"], tuple(assets), float(due["decide_hours"]))
+        hours, challengers = float(due["decide_hours"]), int(due["challengers"])
+        return Schedule(due["cron"], due["time_zone"], tuple(assets), hours, challengers)
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not say when nights run: {error}") from None
 

@@ -251,6 +251,7 @@ def nights_of(home: Home) -> DAG:
     timetable = CronTriggerTimetable(due.cron, timezone=due.time_zone, run_immediately=timedelta(0))
     ours = {"schedule": [Asset(uri) for uri in due.assets] or timetable}
     ours |= {"deadline": alert} if alert else {}  # Airflow 3.0 does not know the word
+    ours |= {"max_active_runs": due.challengers}
     with home.dag(
         "retrain",
         description="Retrain tonight, judge, and promote only on proof",

@@ -21,10 +21,11 @@ import pytest
 from daybreak import cli, dvc_file, hooks, runner, warm_parent
 from daybreak.contract import params, records
 from daybreak.contract.errors import FINAL, DataError, NothingToDo, NotYet, ParamsError, ReleaseError
-from daybreak.contract.record_parts import MeasuredEffect
+from daybreak.contract.record_parts import Live, MeasuredEffect
 from daybreak.contract.record_types import Batch, Events, Night, Release, Verdict
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
+from daybreak.extensions.live_test.live_test import DECIDED, FOLDER
 from daybreak.extensions.pages import open_nights
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.night import opening
@@ -433,6 +434,32 @@ def test_a_night_opens_once_no_other_night_of_the_home_may_be_decided(
     assert cli.main(["open", "--night", "two"]) == NotYet.exit_status
     assert cli.main(advised(caplog.messages[-1])) == 0
     assert opened(repository, night="two").id == "two"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fakes_elsewhere")
+def test_a_night_opens_beside_those_that_only_wait_for_users_up_to_the_number_of_challengers(
+    repository: Path, caplog: pytest.LogCaptureFixture, commit: Callable[[str], str]
+) -> None:
+    caplog.set_level("INFO")
+    live = "gate: {scores: live}\nlive_test: {challengers: 2}\n"
+    (repository / "params.yaml").write_text(f"{(repository / 'params.yaml').read_text()}{live}")
+    commit("let users judge two challengers at once")
+    for name in ("one", "two"):
+        night = opened(repository, night=name, day=date(2025, 1, 1))
+        os.chdir(repository)
+        assert cli.main(["open", "--night", "next"]) == NotYet.exit_status  # it trains
+        now = datetime.now(UTC)
+        on = Live(experiment=name, began_at=now, ends_at=night.decide_until, foretold="")
+        records.write(on, repository / "nights" / name / FOLDER)
+    assert cli.main(["open", "--night", "next"]) == NotYet.exit_status
+    assert "night one is open" in caplog.messages[-1]
+    decided = repository / "nights" / "one" / DECIDED
+    decided.write_text("{}")  # and about to serve
+    assert cli.main(["stop", "--night", "two", "--reason", "a test"]) == 0
+    assert cli.main(["open", "--night", "next"]) == NotYet.exit_status
+    decided.unlink()
+    assert cli.main(["open", "--night", "next"]) == 0
 
 
 def overtaken_night(home: Path) -> Night:

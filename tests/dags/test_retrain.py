@@ -50,6 +50,14 @@ DESCRIBE = """
         sales, returns = updates("2025-01-31", "2025-01-01"), updates("2025-01-30", None)
         both = day_of({"sales": sales, "returns": returns})
         return [both, day_of({"sales": updates(None)}), day_of({})]
+    def at_once(home):
+        from dataclasses import replace
+        from homes import OWN, schedule_of
+        from retrain import nights_of
+        (home / "params.yaml").write_text("live_test: {challengers: 3}")
+        dag = nights_of(replace(OWN, due=schedule_of(home)))
+        (home / "params.yaml").unlink()
+        return dag.max_active_runs
     def wrong(home):
         from homes import schedule_of
         (home / "params.yaml").write_text("night: {assets: s3://shop/sales}")
@@ -83,6 +91,7 @@ DESCRIBE = """
         "not_missed": importlib.import_module("retrain").NOT_MISSED,
         "schedule": starts(home=Path(os.environ["DAYBREAK_HOME"])),
         "of_assets": of_assets(),
+        "at_once": at_once(home=Path(os.environ["DAYBREAK_HOME"])),
         "wrong_assets": wrong(home=Path(os.environ["DAYBREAK_HOME"])),
     }))
 """
@@ -209,6 +218,12 @@ def test_a_night_that_was_due_before_make_up_is_not_opened_unless_it_is_asked_fo
     assert opens(SCHEDULED="2026-11-29T03:00:00+00:00", DAYBREAK_UP_AT=up)
     assert opens(SCHEDULED="", DAYBREAK_UP_AT=up)  # of a form, or cleared
     assert opens(SCHEDULED="2026-11-28T03:00:00+00:00")  # of an Airflow that make up has not started
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_as_many_nights_run_at_once_as_users_may_meet_challengers(described: Any) -> None:
+    assert described["at_once"] == 3
 
 
 @pytest.mark.airflow

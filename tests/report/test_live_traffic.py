@@ -68,6 +68,15 @@ def test_an_experiment_without_evidence_says_so_without_figures() -> None:
     assert "In the end: nobody came." in text
 
 
+def test_where_several_challengers_were_tested_the_share_is_one_of_a_part_of_the_users() -> None:
+    live = replace(LIVE, num_slots=2)
+    assert "at last 25 % of its part of the traffic, one of 2." in in_live(live)
+    entry = whole()
+    assert entry.verdict
+    text = described(replace(entry, verdict=replace(entry.verdict, live=live)), {})
+    assert "(at last 25% of its part of the traffic, one of 2)" in text
+
+
 def test_a_reviewer_reads_of_it_in_mlflow() -> None:
     entry = whole()
     assert entry.verdict

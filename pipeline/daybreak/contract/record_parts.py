@@ -458,6 +458,7 @@ class Live(Record):
     began_at: datetime  # by the clock of the log of serving, as ends_at
     foretold: str  # before the first user: the smallest effect that the traffic can show
     share: float = 0.0  # of the challenger, at last
+    num_slots: int = 1  # equal parts of the users, of which the challenger had one
     num_challenger: int = 0  # users whose arm was left to chance
     num_champion: int = 0
     effect: MeasuredEffect | None = None  # challenger - champion; None without evidence

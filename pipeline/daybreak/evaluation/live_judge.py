@@ -3,7 +3,7 @@
 `hooks.EXTENSIONS` names the class, by its hook `judge`; `gate.scores` says whether the gate asks it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +34,9 @@ class LiveJudge(Protocol):
 
     def hours_needed(self, home: Home, params: LiveSections, *, hours: float) -> float:
         """Returns how long users need to judge tonight's challenger, of `hours`; 0 where nothing tells."""
+
+    def lets_open(self, home: Home, nights: Sequence[Night], params: LiveSections) -> bool:
+        """Returns whether a night may open beside these, all of which only wait for their users."""
 
     def judge(
         self,

@@ -197,17 +197,26 @@ def _opened(folder: Path, name: str) -> Night | None:
 
 
 def _expect_turn(home: Home, name: str, folder: Path) -> None:
-    """Raises NotYet while another night of this home is undecided; passes if this night is open already."""
+    """Raises NotYet while another night of this home is undecided; passes if this night is open already.
+
+    Passes also while users judge the other nights' challengers, where they may meet one more.
+    """
     opened = _opened(folder, name)
     if opened and not ledger.commit_of(home, opened):
         return
-    for other in night_folders.undecided(home):
-        if other.id != name:
-            raise NotYet(
-                f"night {other.id} is open, and is decided until {other.decide_until:%Y-%m-%d %H:%M} UTC; "
-                f"nights of one home take turns, so night {name} opens once that one is closed; end it with: "
-                f"daybreak stop --night {other.id}"
-            )
+    others = [night for night in night_folders.undecided(home) if night.id != name]
+    if not others:
+        return
+    with suppress(ParamsError):  # which the night says once it is its turn
+        users = judge_of(home.params.gate.scores)
+        if users and users.lets_open(home, others, home.params.only(LiveSections)):
+            return
+    first = others[0]
+    raise NotYet(
+        f"night {first.id} is open, and is decided until {first.decide_until:%Y-%m-%d %H:%M} UTC; "
+        f"nights of one home take turns, so night {name} opens once that one is closed; end it with: "
+        f"daybreak stop --night {first.id}"
+    )
 
 
 def _airflow_run() -> str:

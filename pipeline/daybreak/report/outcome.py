@@ -216,9 +216,14 @@ def in_live(live: Live) -> str:
     measured = f" Their scores differ by {shown}." if shown else ""
     return (
         f"{count(live.num_challenger)} users met the challenger and {count(live.num_champion)} the champion, "
-        f"the challenger at last {percent(live.share)} of the traffic.{measured} Foretold: {live.foretold}. "
-        f"In the end: {live.reason}."
+        f"the challenger at last {percent(live.share)} of {tested_traffic(live)}.{measured} "
+        f"Foretold: {live.foretold}. In the end: {live.reason}."
     )
+
+
+def tested_traffic(live: Live) -> str:
+    """Returns of which traffic a live test had its users, to end a sentence."""
+    return "the traffic" if live.num_slots == 1 else f"its part of the traffic, one of {live.num_slots}"
 
 
 def segment_effect(segment: Segment) -> str:

@@ -15,7 +15,7 @@ from daybreak.registry import aliases
 from daybreak.registry import approval as approvals
 from daybreak.registry.description import INTERVAL, REPORT, RULE, in_the_long_run, metrics_table, plain, table
 from daybreak.report import evidence, links
-from daybreak.report.outcome import NightView
+from daybreak.report.outcome import NightView, tested_traffic
 from daybreak.report.summary import Summary, summarize
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -193,8 +193,9 @@ def _in_live(live: Live) -> str:
     broken = [check.name for check in live.checks if not check.ok]
     return (
         f"**On live traffic:** {live.num_challenger:,} users met the challenger (at last {live.share:.0%} of "
-        f"the traffic) and {live.num_champion:,} the champion; effect on the score {difference}; guardrails "
-        f"{'broken: ' + plain(', '.join(broken)) if broken else 'held'}. Foretold: {plain(live.foretold)}."
+        f"{tested_traffic(live)}) and {live.num_champion:,} the champion; effect on the score {difference}; "
+        f"guardrails {'broken: ' + plain(', '.join(broken)) if broken else 'held'}. "
+        f"Foretold: {plain(live.foretold)}."
     )
 
 

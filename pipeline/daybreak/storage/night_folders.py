@@ -1,7 +1,7 @@
 """Reads the folders of nights, and finds those that are not in the ledger yet.
 
 Nights of one home take turns, since each is judged against the champion at its opening: `open` waits while
-another night may still be decided.
+another night may still be decided, unless that one only waits for users (daybreak/evaluation/live_judge.py).
 """
 
 import logging

@@ -13,7 +13,6 @@ mode by default, or PostgreSQL by `serving.log`. What is committed here is on th
 
 import os
 import secrets
-from dataclasses import asdict, fields
 from hashlib import blake2b
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from daybreak.storage.kept_rows import KeptRowsLog
 from daybreak.storage.live_servers import LiveServers
 from daybreak.storage.log_clock import LogClock
 from daybreak.storage.traffic_database import METADATA, MOVES, TRAFFIC, TrafficDatabase
-from daybreak.storage.traffic_row import Traffic, TrafficRow
+from daybreak.storage.traffic_row import Traffic, TrafficRow, row_of, traffic_of
 
 LOG = Path("var") / "serving.db"  # in the home, unless serving.log names another
 
@@ -76,7 +75,7 @@ class Log:
 
     def _begin(self) -> str:
         """Creates the tables and the traffic row if missing; returns the secret."""
-        first = {**asdict(Traffic()), "id": 1, "secret": secrets.token_hex(32)}
+        first = {**row_of(Traffic()), "id": 1, "secret": secrets.token_hex(32)}
         with self._database.writing() as connection:
             if not self._database.is_sqlite:  # of routers that start at once, one creates the tables
                 connection.exec_driver_sql("SELECT pg_advisory_xact_lock(74565)")
@@ -86,7 +85,7 @@ class Log:
             connection.execute(
                 self._database.insert(MOVES), {column.name: row[column.name] for column in MOVES.c}
             )
-            traffic = Traffic(**{one.name: row[one.name] for one in fields(Traffic)})
+            traffic = traffic_of(row)
             self._clock.set(connection, keep=bool(traffic.experiment) and not traffic.is_holdback)
             return str(row["secret"])
 

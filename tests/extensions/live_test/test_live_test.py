@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,12 +19,13 @@ from daybreak.contract.clock import Clock
 from daybreak.contract.errors import NothingToDo, NotYet
 from daybreak.contract.record_parts import Live, LiveMetric
 from daybreak.contract.record_types import Evaluation, Night, Verdict
-from daybreak.contract.sections import Params
+from daybreak.contract.sections import LiveSections, Params
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test import live_test
 from daybreak.gate import watch
 from daybreak.night import closing
 from daybreak.rollout import rollback
+from daybreak.statistics.assignment import slot_of
 from daybreak.storage import branch, ledger
 from daybreak.storage.exposures import Outcome, Shadow
 from daybreak.storage.home import Home
@@ -34,7 +36,7 @@ from tests.serving.moves import pass_time
 from tests.serving.running import running, until
 from tests.statistics.streams import Model, exposures, users
 from tests.toy.nights import PARAMS, halfway, make_night
-from tests.toy.stages import evaluate_night, gate_night, promote_night, register_night
+from tests.toy.stages import close_night, evaluate_night, gate_night, promote_night, register_night
 
 LIVE = PARAMS.replace(
     "smoke_test: {samples: 0}",
@@ -475,3 +477,107 @@ def test_a_clock_that_was_set_since_the_night_was_opened_ends_no_test_early_or_l
     assert abs(standing.began_at.timestamp() - log.now()) < 60
     assert live_test.clean(Home.here(), params.load(Path())) == ""
     assert log.traffic.read().share == 0.05
+
+
+TWO = LIVE.replace("live_test: {", "live_test: {challengers: 2, ")
+
+
+def come_to_all(log: Log, number: int, models: dict[str, Model]) -> None:
+    """Let new users come to each test that is on, as the traffic has it, a minute ago."""
+    traffic, first = log.traffic.read(), next(CROWD)
+    for test in traffic.tests:
+        units = [unit for unit in users(first, number) if slot_of(unit, traffic.num_slots) == test.slot]
+        shown = list(
+            exposures(
+                np.random.default_rng(first),
+                units,
+                share=test.share,
+                experiment=test.experiment,
+                start=time.time() - 90,
+                apart_s=1e-3,
+                challenger=models[test.experiment],
+            )
+        )
+        taken = [(one.id, one.taken, one.taken_at) for one in shown if one.taken and one.taken_at]
+        log.exposures.write(shown, [Outcome(exposure=id, items=items, time=at) for id, items, at in taken])
+    halfway()
+
+
+@pytest.fixture
+def two_nights(home: Path, log: Log, release: Any) -> tuple[Night, Night]:
+    """Two nights whose challengers, versions 2 and 3, are on the ramp; the second is the current folder."""
+    release(0, 1.0)
+    come(log, 400)
+    (home / "params.yaml").write_text(TWO)
+    first = begin(home, 1, text=TWO)
+    assert not live_test.lets_open(Home.here(), [first], params.load(home).only(LiveSections))
+    assert waits().startswith("5% of the users of part 1 of 2 meet version 2; 0 have")
+    assert live_test.lets_open(Home.here(), [first], params.load(home).only(LiveSections))
+    second = begin(home, 2, text=TWO)
+    says = waits()
+    assert says.startswith("5% of the users of part 2 of 2 meet version 3; 0 have")
+    assert "version 2 is tested in part 1; " in says
+    both = params.load(home).only(LiveSections)
+    assert not live_test.lets_open(Home.here(), [first, second], both)
+    return first, second
+
+
+@pytest.mark.slow
+def test_of_two_challengers_on_the_ramp_the_first_that_is_proven_ends_the_other(
+    home: Path, log: Log, two_nights: tuple[Night, Night]
+) -> None:
+    first, second = two_nights
+    models = {first.id: Model(), second.id: Model(hit=0.9)}
+    verdict = None
+    while verdict is None:
+        come_to_all(log, 3000, models)
+        try:
+            verdict = gate_night()
+        except NotYet:
+            os.chdir(home / "nights" / first.id)
+            halfway()
+            waits()
+            os.chdir(home / "nights" / second.id)
+    assert verdict.action == "promote"
+    assert verdict.live
+    assert [check.name for check in verdict.live.checks][:2] == ["users by test", "arms as drawn"]
+    assert [test.experiment for test in log.traffic.read().tests] == [first.id]
+    assert promote_night().version == 3
+    close_night()
+    assert log.traffic.read().tests == ()
+    os.chdir(home / "nights" / first.id)
+    assert gate_night().reason == "live: version 3 serves by now, not 1"
+    close_night()
+    newest = ledger.history(Home.here())[0]
+    assert newest.verdict and newest.serving
+    assert (newest.night.id, newest.serving.version) == (first.id, 3)
+    assert newest.verdict.reason.startswith(f"night {first.id} was overtaken by night {second.id}")
+
+
+@pytest.mark.slow
+def test_a_challenger_that_fails_or_whose_night_is_over_leaves_the_ramp_and_the_other_stays(
+    home: Path, log: Log, two_nights: tuple[Night, Night]
+) -> None:
+    first, second = two_nights
+    come_to_all(log, 4000, {first.id: Model(errors=1.0), second.id: Model()})
+    os.chdir(home)
+    settings = params.load(home)
+    assert live_test.clean(Home.here(), settings).startswith(f"ended the experiment {first.id}: errors: ")
+    assert [test.experiment for test in log.traffic.read().tests] == [second.id]
+    folder = home / "nights" / second.id
+    records.write(replace(second, decide_until=datetime.now(UTC) - timedelta(hours=2)), folder / records.RUN)
+    assert live_test.clean(Home.here(), settings).startswith(f"ended the experiment {second.id}, which no")
+    assert log.traffic.read().tests == ()
+
+
+@pytest.mark.slow
+def test_each_of_two_challengers_is_judged_with_half_of_alpha(night: Night, log: Log) -> None:
+    waits()
+    come(log, 3000)
+    widths = []
+    for text in (LIVE, TWO):
+        Path("params.yaml").write_text(text)
+        interval = re.search(r"\(from (\S+) to (\S+),", waits())
+        assert interval
+        widths.append(float(interval[2]) - float(interval[1]))
+    assert 1.05 < widths[1] / widths[0] < 1.3

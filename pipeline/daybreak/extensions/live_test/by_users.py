@@ -9,6 +9,7 @@ class ByUsers(LiveJudge):
 
     preflight = staticmethod(readiness.preflight)
     hours_needed = staticmethod(live_test.hours_needed)
+    lets_open = staticmethod(live_test.lets_open)
     judge = staticmethod(live_test.judge)
     end = staticmethod(traffic.end)
     take_down = staticmethod(traffic.take_down)

@@ -146,6 +146,8 @@ def keep(home: Home, serving: Release, before: Release | None, params: LiveSecti
             challenger=before.version,
             share=share,
             experiment=holdback_name(before.version),
+            slot=0,
+            num_slots=1,
         )
 
     traffic_log.traffic.change(moved)

@@ -9,11 +9,13 @@ experiment, raise the share, wait, or end it. It may be killed at any line and c
 
 The experiment is named after the night, which salts the assignment. `close` ends one that its night left
 behind; `watch` ends one that no open night wants, or whose guardrails break between two looks of the gate.
+
+With `live_test.challengers`, several nights may be open whose challengers users judge at once (slots.py).
 """
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +27,7 @@ from daybreak.contract.record_parts import Live, LiveMetric
 from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.contract.sections import GateParams, LiveSections, Plug
 from daybreak.contract.units import DAY_S, HOUR_S
-from daybreak.extensions.live_test import forecast, own_serving, ramp
+from daybreak.extensions.live_test import forecast, own_serving, ramp, slots
 from daybreak.extensions.live_test.decisions import Decision, decide
 from daybreak.extensions.live_test.guardrails import GuardrailLimits
 from daybreak.extensions.live_test.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnScore, RowScore
@@ -76,6 +78,7 @@ def judge(
         end(home, night.id, params, keep=decided.action == "promote")
         return decided
     log = serving_log(home, params)
+    rules = replace(rules, alpha=rules.alpha / slots.num_slots(params))
     standing = records.find(Live, FOLDER)
     first = records.find(Verdict, FOLDER)
     if first is None:
@@ -143,15 +146,18 @@ def _look(test: _LiveTest) -> Verdict:
     if serving is None or serving.version != test.champion.version:
         number = serving.version if serving else 0
         return _no_data(test.first, f"version {number} serves by now, not {test.champion.version}")
-    if traffic.experiment != night.id:
-        traffic = _open(log, traffic, night, test.version, test.champion, over=is_over)
-    share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
+    if not traffic.of(night.id).experiment:
+        traffic = _open(test, traffic, over=is_over)
+    ours = traffic.of(night.id)  # at share 0 where somebody has ended it
+    share = ours.share
     seen = observed(log.exposures.of(night.id), test.limits)
     shadowed = _shadowed(log, night.id, test.design)
     try:
         finding = look(seen, test.design, now=_now(log)).beside(shadowed.checks)
     except DataError as error:
         return _no_data(test.first, error)
+    if ours.experiment and ours.num_slots > 1:
+        finding = finding.among(slots.users_by_slot(log, ours, since=test.standing.began_at))
     decision, step = decide(
         finding,
         rules=test.design.rules,
@@ -159,25 +165,32 @@ def _look(test: _LiveTest) -> Verdict:
         pace=pace(test.limits),
         share=share,
         units=seen.counts(share)[0],
-        hours=(log.now() - traffic.changed_at) / HOUR_S,
-        over=is_over or traffic.experiment != night.id,
+        hours=(log.now() - slots.held_since(log, ours, since=test.standing.began_at)) / HOUR_S,
+        over=is_over or not ours.experiment,
     )
     waits = shadowed.waits(test.limits.ramp_users) if _has_shadow(log, test.limits) else ""
     if waits and step.action == "raise" and not share:
         step = replace(step, action="hold", share=share, reason=waits)
     if why := log.traffic.why_stopped(night.id):
         decision = Decision(action="reject", reason=f"stopped by a router: {why}")
-    standing = _standing(test.standing, finding, decision, share=share)
+    standing = _standing(test.standing, finding, decision, ours)
     if decision.action != "wait":
         return _verdict(test.first, decision, standing, both=test.params.gate.scores == "both")
     try:
         _prepare(test.home, night, test.version, test.champion)
         if step.share != share:
-            traffic = move(log, replace(traffic, share=step.share))
+            traffic = move(log, traffic.with_share(night.id, step.share))
         share_out(test.home, test.params)
     except (ReleaseError, ParamsError) as error:
         return _no_data(test.first, f"users cannot meet version {test.version.number}: {error}")
     raise NotYet(_sentence(standing, decision, step, log, traffic, own=test.limits.metric is not None))
+
+
+def lets_open(home: Home, nights: Sequence[Night], params: LiveSections) -> bool:
+    """Returns whether users judge the challengers of all these nights, and may meet one more."""
+    folders = [home.nights / night.id for night in nights]
+    judged = [records.find(Live, one / FOLDER) and not (one / DECIDED).exists() for one in folders]
+    return all(judged) and len(nights) < slots.num_slots(params)
 
 
 def _has_shadow(log: "Log", limits: LiveTestParams) -> bool:
@@ -318,9 +331,13 @@ def clean(home: Home, params: LiveSections) -> str:
     """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
     log = serving_log(home, params)
     traffic = log.traffic.read() if log else None
-    if log is None or traffic is None or not traffic.experiment or traffic.is_holdback:
+    if log is None or traffic is None or traffic.is_holdback:
         return ""
-    experiment = traffic.experiment
+    return "".join(_cleaned(home, log, test.experiment, params) for test in traffic.tests)
+
+
+def _cleaned(home: Home, log: "Log", experiment: str, params: LiveSections) -> str:
+    """Ends that experiment where no open night wants it, or its guardrails broke; says what was done."""
     folder = home.nights / experiment
     night = records.find(Night, folder / records.RUN)
     standing = records.find(Live, folder / FOLDER)
@@ -331,7 +348,8 @@ def clean(home: Home, params: LiveSections) -> str:
         return f"ended the experiment {experiment}, which no night wants any more; "
     first, gate = records.find(Verdict, folder / FOLDER), params.gate
     margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
-    rules = Rules(alpha=gate.alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
+    alpha = gate.alpha / slots.num_slots(params)
+    rules = Rules(alpha=alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
     if fault := _read(log, params):  # else users would meet the challenger unseen
         end(home, experiment, params)
         return f"ended the experiment {experiment}: {fault}; "
@@ -399,16 +417,18 @@ def _serves(log: "Log", params: LiveSections) -> bool:
     return bool(log.servers.routers()) or next(iter(log.exposures.of(None, since=since)), None) is not None
 
 
-def _open(
-    log: "Log", traffic: "Traffic", night: Night, version: Version, champion: Champion, *, over: bool
-) -> "Traffic":
+def _open(test: _LiveTest, traffic: "Traffic", *, over: bool) -> "Traffic":
     """Returns the traffic with this experiment at share 0; unchanged where the night or the test is over."""
+    log, night = test.log, test.night
     if over or any(True for _ in log.exposures.of(night.id)):
         return traffic
-    if traffic.experiment and not traffic.is_holdback:
-        raise NotYet(f"experiment {traffic.experiment} is on; watch ends it where no night wants it")
-    ours, theirs = version.number, champion.version
-    return move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
+    traffic = slots.joined(
+        replace(traffic, champion=test.champion.version),
+        challenger=test.version.number,
+        experiment=night.id,
+        num_slots=slots.num_slots(test.params),
+    )
+    return move(log, traffic)
 
 
 def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, by: LiveScore) -> Live:
@@ -418,7 +438,7 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, b
     """
     now, left = _now(log).replace(microsecond=0), night.decide_until - clock.utc()
     since = now.timestamp() - HISTORY_DAYS * DAY_S
-    before = _volume(log, by)
+    before = _volume(log, by, slots.num_slots(params))
     scores = forecast.scores_before(log.exposures.of(None, since=since), by=by)
     records.replace_text(FOLDER / BEFORE, json.dumps(scores))
     settling = by.windows * params.section(LiveTestParams).outcome_hours
@@ -445,7 +465,8 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     if log is None:
         return 0.0
     margin = params.gate.margin or (verdict.margin if verdict else None) or ANY_MARGIN
-    rules = Rules(alpha=params.gate.alpha, margin=margin, min_samples=params.gate.min_samples, refresh=True)
+    alpha = params.gate.alpha / slots.num_slots(params)
+    rules = Rules(alpha=alpha, margin=margin, min_samples=params.gate.min_samples, refresh=True)
     try:
         by, rules = score_by(evaluation, params.gate, rules=rules, own=params.section(LiveTestParams).metric)
     except (ParamsError, ReleaseError):  # the test itself will say so
@@ -454,7 +475,7 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     if (longest := hours - settling) <= 0:
         return 0.0
     needed = forecast.hours_needed(
-        _volume(log, by),
+        _volume(log, by, slots.num_slots(params)),
         pace=pace(params.section(LiveTestParams)),
         alpha=rules.alpha,
         margin=rules.margin,
@@ -463,11 +484,12 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     return round(needed + settling, 2) if needed else 0.0
 
 
-def _volume(log: "Log", by: LiveScore) -> forecast.Volume:
-    """Returns the traffic of the last days."""
+def _volume(log: "Log", by: LiveScore, num_slots: int) -> forecast.Volume:
+    """Returns the traffic of the last days that one of so many slots has."""
     now = log.now()
     exposures = log.exposures.of(None, since=now - HISTORY_DAYS * DAY_S)
-    return forecast.volume(exposures, now=now, days=HISTORY_DAYS, by=by)
+    volume = forecast.volume(exposures, now=now, days=HISTORY_DAYS, by=by)
+    return replace(volume, users_per_hour=volume.users_per_hour / num_slots)
 
 
 def _looks(standing: Live, night: Night) -> Looks:
@@ -485,12 +507,13 @@ def _before(folder: Path) -> dict[str, float]:
     return scores
 
 
-def _standing(before: Live, finding: Readout, decision: Decision, *, share: float) -> Live:
+def _standing(before: Live, finding: Readout, decision: Decision, ours: "Traffic") -> Live:
     """Returns how the experiment stands after a look."""
     effect = finding.result.effect
     return replace(
         before,
-        share=share,
+        share=ours.share,
+        num_slots=ours.num_slots,
         num_challenger=finding.num_ours,
         num_champion=finding.num_theirs,
         effect=effect.measured if effect else None,
@@ -523,8 +546,12 @@ def _sentence(
     faults = [router.fault for router in routers if router.fault]
     missing = "" if routers or own else "; no router runs, start one by daybreak serve"
     wrong = f"; a router says: {faults[0]}" if faults else missing
+    ours, num_slots = traffic.of(standing.experiment), traffic.num_slots
+    beside = [test for test in traffic.tests if test.experiment != ours.experiment]
+    others = "".join(f"version {test.challenger} is tested in part {test.slot + 1}; " for test in beside)
+    users = f"the users of part {ours.slot + 1} of {num_slots}" if num_slots > 1 else "users"
     return (
-        f"{traffic.share:.0%} of users meet version {traffic.challenger}; {standing.num_challenger:,} have, "
-        f"and {standing.num_champion:,} met version {traffic.champion}; {decision.reason}; "
+        f"{ours.share:.0%} of {users} meet version {ours.challenger}; {standing.num_challenger:,} have, and "
+        f"{standing.num_champion:,} met version {traffic.champion}; {others}{decision.reason}; "
         f"{standing.foretold}; next: {step.reason}{wrong}"
     )

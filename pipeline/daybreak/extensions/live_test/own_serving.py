@@ -9,6 +9,7 @@ router and daybreak/extensions/router/assigner.py draw by:
 
     the version that the hash gives          an exposure in its arm
     the experiment's other version           an exposure that had no chance, so that nothing is believed
+    the challenger of another slot           likewise, in the experiment of that challenger
     another version, or no experiment        counted for forecasts alone
     within SETTLE_S of a move                likewise, as servers read a move later, and clocks differ
 
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract.errors import DataError
 from daybreak.extensions.live_test.live_score import report
 from daybreak.extensions.live_test.settings import LiveTestParams
-from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of, propensity
+from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of, propensity, slot_of
 from daybreak.storage.exposures import Exposure, Outcome, attributes_of
 from daybreak.storage.traffic_row import Traffic
 
@@ -111,11 +112,11 @@ def exposures_of(rows: Iterable[Row], *, moves: Iterable[Traffic]) -> Iterator[E
         time, unit, version = row["time"], row["unit"], row["version"]
         at, soon = (bisect_right(times, time + around) for around in (-SETTLE_S, SETTLE_S))
         then = stood[at - 1] if at and at == soon else Traffic()
-        arm, share = _drawn(unit, version, then)
+        experiment, arm, share = _drawn(unit, version, then)
         yield Exposure(
             id=row["id"],
             time=time,
-            experiment=then.experiment if version in (then.champion, then.challenger) else "",
+            experiment=experiment,
             unit=unit,
             arm=arm,
             version=version,
@@ -128,14 +129,21 @@ def exposures_of(rows: Iterable[Row], *, moves: Iterable[Traffic]) -> Iterator[E
         )
 
 
-def _drawn(unit: str, version: int, then: Traffic) -> tuple[str, float]:
-    """Returns the version's arm, and the challenger's share; one that gives it no chance if not as drawn."""
+def _drawn(unit: str, version: int, then: Traffic) -> tuple[str, str, float]:
+    """Returns the experiment, the version's arm there, and the challenger's share.
+
+    The share gives the arm no chance if it is not as drawn.
+    """
+    test = next((test for test in then.tests if test.challenger == version), None)
+    then = then.in_slot(slot_of(unit, then.num_slots))
+    if test and test.experiment != then.experiment:
+        return test.experiment, CHALLENGER, 0.0
     if not then.experiment or version not in (then.champion, then.challenger):
-        return CHAMPION, 0.0
-    arm = CHALLENGER if version == then.challenger else CHAMPION
+        return "", CHAMPION, 0.0
+    arm = CHALLENGER if test else CHAMPION
     if arm == arm_of(unit, experiment=then.experiment, share=then.share):
-        return arm, then.share
-    return arm, 0.0 if arm == CHALLENGER else 1.0
+        return then.experiment, arm, then.share
+    return then.experiment, arm, 0.0 if arm == CHALLENGER else 1.0
 
 
 def _distinct(moves: Iterable[Traffic]) -> Iterator[Traffic]:

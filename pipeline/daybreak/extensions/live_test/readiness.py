@@ -30,6 +30,9 @@ def preflight(home: Home, params: Params) -> Iterator[Checked]:
         yield "router", True, f"{len(live)} live{'s' if len(live) == 1 else ''}: {names}"
     elif endpoint:
         yield from _endpoint(params, endpoint)
+        if settings.challengers > 1:
+            text = f"an endpoint has one challenger at a time, not {settings.challengers}; set it to 1"
+            yield "live_test.challengers", False, text
     elif settings.observations:
         yield _own_serving(settings.observations)
     else:

@@ -109,6 +109,11 @@ class Readout:
         """Returns the same with more guardrails."""
         return replace(self, checks=(*self.checks, *checks))
 
+    def among(self, users: Conclusion) -> "Readout":
+        """Returns the same, where users are also shared out among the tests that are on at once."""
+        arms = users if users.status is Status.MISMATCH else self.arms
+        return replace(self, arms=arms, checks=(check("users by test", users), *self.checks))
+
     @property
     def is_trusted(self) -> bool:
         """Whether the arms were as drawn, without which the log proves nothing."""

@@ -62,10 +62,10 @@ def end(home: Home, experiment: str, params: LiveSections, *, keep: bool = False
     log = serving_log(home, params)
     if log is None:
         return False
-    before = log.traffic.read()
-    was_on = before.experiment == experiment
+    before = log.traffic.read().of(experiment)
+    was_on = bool(before.experiment)
     log.traffic.change(lambda traffic: traffic.without(experiment))
-    if (left := log.traffic.read()).experiment == experiment:
+    if (left := log.traffic.read().of(experiment)).experiment:
         raise ReleaseError(f"experiment {experiment} is on again at {left.share:.0%}; see who else moves it")
     share_out(home, params)
     if was_on and not keep:

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from daybreak.contract.errors import JobError
-from daybreak.statistics.assignment import CHALLENGER, arm_of
+from daybreak.statistics.assignment import CHALLENGER, arm_of, slot_of
 from daybreak.storage.traffic_log import open_log
 from daybreak.storage.traffic_row import Traffic
 
@@ -65,6 +65,7 @@ class Assigner:
 
 def assignment(unit: str, traffic: Traffic) -> Assignment:
     """Returns what the traffic row says of a unit."""
+    traffic = traffic.in_slot(slot_of(unit, traffic.num_slots))
     arm = arm_of(unit, experiment=traffic.experiment, share=traffic.share)
     return Assignment(
         unit=unit,

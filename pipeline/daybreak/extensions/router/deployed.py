@@ -40,9 +40,9 @@ class Deployed:
         """Returns what serves now; outside of any experiment if the traffic row was not read lately."""
         return self._followed if time.monotonic() < self._read_at + STALE_S else self._alone
 
-    def draw(self, user: str, now: ServedVersions) -> tuple[str, str]:
-        """Returns a new unit for this request, and the arm of this version."""
-        return secrets.token_hex(8), CHALLENGER if now.challenger else CHAMPION
+    def draw(self, user: str, now: ServedVersions) -> tuple[str, str, ServedVersions]:
+        """Returns a new unit for this request, the arm of this version, and `now`."""
+        return secrets.token_hex(8), CHALLENGER if now.challenger else CHAMPION, now
 
     def state(self) -> RouterState:
         """Returns the state of this container for the log."""

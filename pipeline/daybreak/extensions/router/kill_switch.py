@@ -10,6 +10,8 @@ or a tenth for slow answers. Below `CHANCE` the challenger is stopped. Pure.
 
 import math
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from daybreak.contract.formats import counted
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION
@@ -25,37 +27,52 @@ LEAST_USERS = 20  # of the champion within the window
 SLOW = 0.1  # of the champion's users are slower than what counts as slow, but for the rise
 
 
-class KillSwitch:
-    """Remembers the latest answers of one experiment."""
+@dataclass
+class _Latest:
+    """The latest answers of an experiment."""
 
-    def __init__(self, *, max_errors: float, max_rise_s: float) -> None:
-        self._max_errors, self._max_rise_s = max_errors, max_rise_s
-        self._answers: deque[Exposure] = deque(maxlen=MOST_ANSWERS)
-        self._experiment, self._looked_at = "", -math.inf
+    answers: deque[Exposure] = field(default_factory=lambda: deque(maxlen=MOST_ANSWERS))
+    looked_at: float = -math.inf
 
-    def why_stop(self, answer: Exposure) -> str:
-        """Adds an answer, and returns why the challenger has to be stopped; "" where it need not be."""
-        if answer.experiment != self._experiment:
-            self._answers.clear()
-            self._experiment, self._looked_at = answer.experiment, -math.inf
-        if not answer.experiment:
-            return ""
-        self._answers.append(answer)
-        if answer.time < self._looked_at + LOOK_S:
-            return ""
-        self._looked_at = answer.time
-        while self._is_old(self._answers[0].time, answer.time):
-            self._answers.popleft()
-        return self._why()
+    def add(self, answer: Exposure) -> bool:
+        """Adds an answer; returns whether a look is due, for which old ones are dropped."""
+        self.answers.append(answer)
+        if answer.time < self.looked_at + LOOK_S:
+            return False
+        self.looked_at = answer.time
+        while self._is_old(self.answers[0].time, answer.time):
+            self.answers.popleft()
+        return True
 
     def _is_old(self, time: float, now: float) -> bool:
-        if len(self._answers) > LEAST_ANSWERS:
+        if len(self.answers) > LEAST_ANSWERS:
             return time < now - WINDOW_S
         return time < now - LONGEST_S
 
-    def _why(self) -> str:
+
+class KillSwitch:
+    """Remembers the latest answers of each experiment that is on."""
+
+    def __init__(self, *, max_errors: float, max_rise_s: float) -> None:
+        self._max_errors, self._max_rise_s = max_errors, max_rise_s
+        self._latest: dict[str, _Latest] = {}
+
+    def why_stop(self, answer: Exposure) -> str:
+        """Adds an answer, and returns why its challenger has to be stopped; "" where it need not be."""
+        if not answer.experiment:
+            return ""
+        if answer.experiment not in self._latest:
+            self._latest = {  # without those that are over
+                name: latest
+                for name, latest in self._latest.items()
+                if latest.answers[-1].time > answer.time - LONGEST_S
+            } | {answer.experiment: _Latest()}
+        latest = self._latest[answer.experiment]
+        return self._why(latest.answers) if latest.add(answer) else ""
+
+    def _why(self, answers: Iterable[Exposure]) -> str:
         users: dict[str, dict[str, tuple[bool, float]]] = {CHALLENGER: {}, CHAMPION: {}}
-        for answer in self._answers:
+        for answer in answers:
             of_arm = users[answer.arm]
             failed, latency_s = of_arm.get(answer.unit, (False, 0.0))
             of_arm[answer.unit] = failed or bool(answer.error), max(latency_s, answer.latency_s)

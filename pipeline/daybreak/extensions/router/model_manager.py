@@ -25,7 +25,7 @@ from daybreak.extensions.router.answers import Answers, Predictor
 from daybreak.extensions.router.loading import VersionLoader
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.recorded import NightArrays, newest_arrays
-from daybreak.statistics.assignment import arm_of
+from daybreak.statistics.assignment import arm_of, slot_of
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.live_servers import RouterState
@@ -48,13 +48,35 @@ WARM_BATCH = 8  # users at once: each batch delays the users who are served mean
 
 @dataclass(frozen=True, kw_only=True)
 class ServedVersions:
-    """The versions that a router serves at a moment, and the experiment they are in."""
+    """The versions that a router serves at a moment, and the experiments they are in."""
 
     champion: Answers | Predictor | None = None
-    challenger: Answers | Predictor | None = None
+    challenger: Answers | Predictor | None = None  # of the slot
     share: float = 0.0
     experiment: str = ""
+    slot: int = 0
+    num_slots: int = 1
+    beside: tuple["ServedVersions", ...] = ()  # of other slots, in which a challenger is tested
     revision: int = 0
+
+    @property
+    def tests(self) -> tuple["ServedVersions", ...]:
+        """Returns what each slot with a challenger is served, the oldest test first."""
+        return tuple(one for one in (self, *self.beside) if one.experiment)
+
+    def seen_by(self, unit: str) -> "ServedVersions":
+        """Returns what the unit's slot is served."""
+        if self.num_slots == 1:
+            return self
+        slot = slot_of(unit, self.num_slots)
+        untested = ServedVersions(champion=self.champion, slot=slot, revision=self.revision)
+        return next((one for one in self.tests if one.slot == slot), untested)
+
+
+def served(untested: ServedVersions, tests: Sequence[ServedVersions]) -> ServedVersions:
+    """Returns what is served with these tests on, and no others."""
+    oldest, *beside = tests or (replace(untested, challenger=None, share=0.0, experiment="", slot=0),)
+    return replace(oldest, beside=tuple(replace(one, beside=()) for one in beside))
 
 
 def warm(answers: Answers, users: Sequence[str], *, ended: threading.Event) -> None:
@@ -103,7 +125,7 @@ class ModelManager:
         for thread in self._threads:
             thread.join()
         now = self.standing
-        for answers in (*self.loaded.values(), now.champion, now.challenger):
+        for answers in (*self.loaded.values(), now.champion, *(one.challenger for one in now.tests)):
             if answers:
                 answers.process.close()
         try:
@@ -111,10 +133,11 @@ class ModelManager:
         except PipelineError as error:
             log.warning("%s", error)
 
-    def draw(self, user: str, now: ServedVersions) -> tuple[str, str]:
-        """Returns the user's unit, and the arm that the hash of the unit gives it."""
+    def draw(self, user: str, now: ServedVersions) -> tuple[str, str, ServedVersions]:
+        """Returns the user's unit, the arm that its hash gives it, and what its slot is served."""
         unit = self._log.unit_of(user)
-        return unit, arm_of(unit, experiment=now.experiment, share=now.share)
+        now = now.seen_by(unit)
+        return unit, arm_of(unit, experiment=now.experiment, share=now.share), now
 
     def state(self) -> RouterState:
         """Returns what this router serves."""
@@ -135,14 +158,16 @@ class ModelManager:
             return
         log.warning("the experiment %s is stopped: %s", experiment, why)
         self._stopped[experiment] = why
-        self.standing = replace(self.standing, challenger=None, share=0.0, experiment="")
+        now = self.standing
+        self.standing = served(now, [one for one in now.tests if one.experiment != experiment])
 
     def follow(self) -> None:
         """Reads once what is wanted, and applies it."""
         traffic = self._log.traffic.read()
-        if traffic.experiment in self._stopped:
-            self._log.traffic.stop(traffic.experiment, self._stopped[traffic.experiment])
-            traffic = self._log.traffic.read()
+        for test in traffic.tests:
+            if why := self._stopped.get(test.experiment):
+                self._log.traffic.stop(test.experiment, why)
+                traffic = self._log.traffic.read()
         if time.monotonic() - self._looked_at > LEDGER_S:
             self._arrays = newest_arrays(self._home)
             if not traffic.champion:
@@ -192,20 +217,25 @@ class ModelManager:
         """Serves the wanted versions that are loaded; the current champion stays if the wanted one is not."""
         now = self.standing
         champion = self.loaded.get(wanted.champion, now.champion)
-        challenger = self.loaded.get(wanted.challenger)
-        tests = champion is not None and challenger is not None and champion.version == wanted.champion
-        tests = tests and wanted.experiment not in self._stopped
-        after = ServedVersions(
-            champion=champion,
-            challenger=challenger if tests else None,
-            share=wanted.share if tests else 0.0,
-            experiment=wanted.experiment if tests else "",
-            revision=wanted.revision,
-        )
+        untested = ServedVersions(champion=champion, num_slots=wanted.num_slots, revision=wanted.revision)
+        is_wanted = champion is not None and champion.version == wanted.champion
+        tests = [
+            replace(
+                untested,
+                challenger=self.loaded[test.challenger],
+                share=test.share,
+                experiment=test.experiment,
+                slot=test.slot,
+            )
+            for test in wanted.tests
+            if is_wanted and test.challenger in self.loaded and test.experiment not in self._stopped
+        ]
+        after = served(untested, tests)
         if after != now:
             self.standing = after
             self._report()
-        kept = {answers.version for answers in (champion, challenger) if answers} | set(wanted.wanted)
+        kept = {champion.version} if champion else set()
+        kept |= set(wanted.wanted)
         self.loaded = {number: answers for number, answers in self.loaded.items() if number in kept}
 
     def _warm(self, answers: Answers) -> None:

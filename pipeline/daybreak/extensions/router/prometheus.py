@@ -51,9 +51,9 @@ class Metrics:
         self.outcomes = counter("outcomes", "Outcomes acknowledged")
         self.unknown = counter("unknown_outcomes", "Outcomes of no exposure")
         self.lost = plain("lost_exposures", "Exposures never written")
-        self.share = plain("share", "Share of the challenger")
+        self.share = plain("share", "Share of the users who meet a challenger")
         self.champion = plain("champion", "Version of the champion; 0: none")
-        self.challenger = plain("challenger", "Version of the challenger; 0: none")
+        self.challenger = plain("challenger", "Version of the challenger, of the oldest test; 0: none")
         self.arms = {arm: ArmMetrics(self, model, arm) for arm in (CHAMPION, CHALLENGER)}
 
     def collect(self) -> Iterable[Metric]:

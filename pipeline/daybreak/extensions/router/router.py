@@ -97,8 +97,8 @@ class VersionSource(Protocol):
     def standing(self) -> ServedVersions:
         """Returns what serves now."""
 
-    def draw(self, user: str, now: ServedVersions) -> tuple[str, str]:
-        """Returns the unit and the arm of a user's request."""
+    def draw(self, user: str, now: ServedVersions) -> tuple[str, str, ServedVersions]:
+        """Returns the unit and the arm of a user's request, and what the unit's slot is served."""
 
     def stop(self, experiment: str, why: str) -> None:
         """Lets nobody meet the challenger of the experiment any more."""
@@ -194,9 +194,9 @@ class Router:
         if now.champion is None:
             raise HTTPException(503, f"no version serves: {self.versions.fault}")
         user = user_of(now.champion)
-        unit, arm = self.versions.draw(user or secrets.token_hex(8), now)
-        answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
-        return _Drawn(now=now, user=user, unit=unit, arm=arm, answers=answers)
+        unit, arm, seen = self.versions.draw(user or secrets.token_hex(8), now)
+        answers = seen.challenger if arm == CHALLENGER and seen.challenger else now.champion
+        return _Drawn(now=seen, user=user, unit=unit, arm=arm, answers=answers)
 
     async def assignment(self, receive: Receive) -> Response:
         """Answers POST /assignment."""
@@ -377,6 +377,11 @@ class Router:
             "challenger": state.challenger,
             "share": state.share,
             "experiment": self.versions.standing.experiment,
+            "beside": [
+                {"challenger": one.challenger.version, "share": one.share, "experiment": one.experiment}
+                for one in self.versions.standing.beside
+                if one.challenger
+            ],
             "loaded": state.loaded,
             "arrays": champion.night if champion else "",
             "router": state.id,
@@ -396,8 +401,8 @@ class Router:
 
     def metrics_now(self) -> Metrics:
         """Returns the metrics, with the gauges as they are now."""
-        state, metrics = self.versions.state(), self._metrics
-        metrics.share.set(state.share)
+        state, now, metrics = self.versions.state(), self.versions.standing, self._metrics
+        metrics.share.set(sum(one.share for one in now.tests) / now.num_slots)
         metrics.lost.set(self._writer.num_lost)
         metrics.champion.set(state.champion)
         metrics.challenger.set(state.challenger)

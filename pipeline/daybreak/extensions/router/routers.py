@@ -51,14 +51,14 @@ class Routers:
         )
 
     def show(self, release: Release) -> None:
-        """Lets the version serve. A live test of it goes on; a test of other versions is over."""
+        """Lets the version serve. Its own live test goes on; a test against another champion is over."""
         number = release.version
 
         def shown(traffic: "Traffic") -> "Traffic":
             free = replace(traffic, ready=0 if traffic.ready == number else traffic.ready)
             if traffic.champion == number:
                 return free
-            return replace(free, champion=number, challenger=0, share=0.0, experiment="")
+            return replace(free, champion=number).with_tests(())
 
         traffic = self.log.traffic.change(shown)
         self._wait(
