@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 from airflow.sdk import Connection, Variable
 from airflow.sdk.log import mask_secret
+from airflow_versions import AirflowSkipException
 from home import Home, night_of, of_dag
 
 log = logging.getLogger(__name__)
@@ -62,10 +63,17 @@ def update_champion(context: Any, result: Any = None) -> None:
 
 
 def update_predictions(context: Any, result: Any = None) -> None:
-    """Puts into the update of the predictions' asset what was written, once the task has succeeded."""
-    home = of_dag(context["ti"].dag_id)
+    """Puts into the update of the predictions' asset what was written, once the task has succeeded.
+
+    Raises AirflowSkipException where `predict_ahead` has updated it with the same.
+    """
+    home, task = of_dag(context["ti"].dag_id), context["ti"].task_id
     try:
-        context["outlet_events"][home.predictions].extra = record_of(home, context["run_id"], "predictions")
+        made = record_of(home, context["run_id"], "predictions")
+        extra = {"event": "predictions", "model": home.name, **made}
+        context["outlet_events"][home.predictions].extra = extra
+        if task == "predict" and made.get("ahead_of") == "review":
+            raise AirflowSkipException("the predictions that were written ahead of the answer stand")
     except (OSError, subprocess.SubprocessError, RuntimeError, ValueError) as error:
         log.error("the update of %s does not say what was written: %s", home.predictions.uri, error)
 

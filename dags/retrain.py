@@ -3,7 +3,9 @@
 Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed, 78 failed and not to
 be retried. No worker is held while another night is open, a job trains, a gate waits or an endpoint gets a
 version ready: those stages are sensors, which give their slot back between calls. Between `gate` and `refit`,
-`review` asks a person where one is to be asked, and is skipped otherwise.
+`review` asks a person where one is to be asked, and is skipped otherwise. Beside it, `predict_ahead` writes
+the champion's predictions where they would be late by waiting for the answer.
+
 What stages tell each other are the records in the folder of the night; a task's log ends with the
 record that it wrote. `predict` and `close` run whatever happened; `done` is green if nothing on the way
 failed, and `verdict` only if a version was promoted: otherwise it is skipped. Its XCom says what was decided.
@@ -49,6 +51,7 @@ log = logging.getLogger(__name__)
 NO_TIMEOUT_S = timedelta(days=365).total_seconds()
 
 LOOKED_EVERY_S = 300.0  # for a day that is late: a look may list a bucket, or scan a table
+AHEAD_EVERY_S = 60.0  # beside a question: a run lasts up to so long after the answer
 
 # Airflow's alert counts from when a night was due, the night's own deadline from its opening.
 OPENED_WITHIN = timedelta(minutes=10)
@@ -200,6 +203,20 @@ def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
     return CommandSensor(task_id=name, bash_command=call, retries=100, timeout=NO_TIMEOUT_S, **given)
 
 
+def ahead(home: Home) -> CommandSensor:
+    """Returns the task that predicts while a person is asked; a failure is tried again until the answer."""
+    call = f"{command(home, 'predict-ahead', IN_NIGHT)}; status=$?"
+    return CommandSensor(
+        task_id="predict_ahead",
+        bash_command=f"{call}; exit $((status == 0 || status == 99 ? status : 75))",
+        retries=100,
+        timeout=NO_TIMEOUT_S,
+        poke_interval=AHEAD_EVERY_S,
+        outlets=[home.predictions],
+        post_execute=update_predictions,
+    )
+
+
 def _executor_of_alerts() -> str:
     """Returns the executor that can run an alert; "" where none can.
 
@@ -326,7 +343,9 @@ def nights_of(home: Home) -> DAG:
             close,
         )
         gate >> refit
-        [promote, predict, close] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
+        [gate >> ahead(home), promote, predict, close] >> EmptyOperator(
+            task_id="done", trigger_rule="none_failed"
+        )
         close >> Verdict(task_id="verdict", trigger_rule="all_done", on_failure_callback=None)
     return dag
 
@@ -343,6 +362,7 @@ if __name__ == "__main__":
 
     dag.deadline = None  # dag.test() of Airflow 3.3 cannot look its own alert up again
     dag.get_task("review").pre_execute = skip  # nor end a wait; a person answers by the command line
+    dag.get_task("predict_ahead").pre_execute = skip  # `promote --wait` predicts in time
     dag.get_task("promote").bash_command = command(OWN, "promote --wait", IN_NIGHT)
     for task in dag.tasks:
         task.retries = 0  # the person who reads the sentence tries again

@@ -52,6 +52,7 @@ log = logging.getLogger("daybreak")
 OPTION_TYPES: tuple[Any, ...] = (str, int, int | str, float, bool, date, date | None, list[str] | None)
 ENDING = ("predict", "close", "stop")  # a night can be ended whatever is wrong with it
 PREDICT_AGAIN_S = 300.0  # after predictions have failed while a stage waits
+QUESTION = "review"  # what predictions come ahead of where Airflow asks a person (dags/review.py)
 CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 
 
@@ -454,7 +455,8 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
             records.write(record, home.records)
     except NotYet as pending:
         mark(home, marked, waits=str(pending))
-        _predict_in_time(home, name)
+        if name in stages.CHAIN[1:]:
+            _predict_in_time(home, name)
         raise
     except NothingToDo as reason:
         mark(home, marked, skipped=str(reason))
@@ -472,8 +474,8 @@ def _predict_in_time(home: Home, waiting: str) -> None:
 
     After a failure it is tried again, but not at each look.
     """
-    night = records.find(Night, home.records) if waiting in stages.CHAIN[1:] else None
-    if night is None or night.predict_from is None or clock.utc() < night.predict_from:
+    night = records.read(Night, home.records)
+    if night.predict_from is None or clock.utc() < night.predict_from:
         return
     failure = home.records / "predict.error"
     if records.find(Predictions, home.records) or (home.records / "predict.skipped").exists():
@@ -484,6 +486,27 @@ def _predict_in_time(home: Home, waiting: str) -> None:
         run(home, "predict", ahead_of=waiting)
     except Exception as error:  # noqa: BLE001 - whatever it is, the stage that waits goes on
         log.warning("predictions are not written while %s waits: %s", waiting, sentence(error))
+
+
+def predict_ahead(home: Home) -> None:
+    """Writes the champion's predictions where they would be late by waiting for a person's answer.
+
+    Raises NotYet before they are due, or after a failure, and NothingToDo where no person is asked.
+    """
+    clock.follow(home.tonight)
+    night, verdict = records.read(Night, home.records), records.find(Verdict, home.records)
+    if night.predict_from is None or verdict is None:
+        raise NothingToDo("the night has no predictions to write, or no verdict yet")
+    _expect_undecided(home)
+    try:
+        approval.check_promotion(night, verdict, records.find(Approval, home.records), now=clock.utc())
+    except NotYet as pending:
+        _predict_in_time(home, QUESTION)
+        if records.find(Predictions, home.records):
+            return
+        at = f"{night.predict_from:%Y-%m-%d %H:%M} UTC"
+        raise NotYet(f"{pending}; the champion's predictions are written from {at}") from None
+    raise NothingToDo("no person is asked any more, so that predictions wait for promote")
 
 
 def _name_new_night(home: Home, stage: str, error: Exception) -> None:

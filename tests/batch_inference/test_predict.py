@@ -24,10 +24,11 @@ from daybreak import cli, runner
 from daybreak.batch_inference import day_drift, destinations, predict, scorer
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, JobError, NothingToDo, NotYet, ParamsError, ReleaseError
-from daybreak.contract.record_types import Night, Predictions, Verdict
+from daybreak.contract.record_types import Approval, Champion, Events, Night, Predictions, Verdict
 from daybreak.data.partitions import part_of
+from daybreak.rollout import night_events
 from daybreak.serving.version_process import VersionProcess
-from daybreak.storage import ledger, ledger_notes
+from daybreak.storage import branch, events, ledger, ledger_notes
 from daybreak.storage.home import Home
 from tests.minimal_records import promotion
 from tests.postgres import postgresql
@@ -418,41 +419,96 @@ def test_predictions_that_are_due_before_a_model_is_trained_are_refused(reposito
         params.override(repository, ["predict.to=out", "predict.by_hours=1"])
 
 
-def test_while_a_person_is_waited_for_the_champion_predicts_in_time_and_its_predictions_stand(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, now = home / "nights" / "2025-01-12", datetime.now(UTC).replace(microsecond=0)
-    monkeypatch.chdir(folder)
-    opened, settings = records.read(Night, Path(records.RUN)), Path("params.yaml")
-    later = now + timedelta(hours=1)
+@pytest.fixture
+def asked(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Night]:
+    """A night whose verdict waits for a person for an hour, in which predictions are due."""
+    monkeypatch.chdir(home / "nights" / "2025-01-12")
+    run, later = Path(records.RUN), datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    opened, settings = records.read(Night, run), Path("params.yaml")
     before = settings.read_text()
     settings.write_text(f"{before}predict: {{to: '{tmp_path}/out'}}\n")
-    night = replace(opened, predict_until=later, decide_until=later)
-    records.write(promotion(champion=1, challenger=2, approve_until=later), Path(records.RUN))
+    records.write(promotion(champion=1, challenger=2, approve_until=later), run)
+    serving = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    assert serving is not None
+    records.write(serving, run)  # as `open` does
+    yield replace(opened, predict_until=later, predict_from=later, decide_until=later)
+    settings.write_text(before)
+    records.write(opened, run)
+    for kind in (Predictions, Verdict, Approval, Events, Champion):
+        records.path_of(kind, run).unlink(missing_ok=True)
+    for mark in run.glob("*.waits"):
+        mark.unlink()
+
+
+def test_while_a_person_is_waited_for_the_champion_predicts_in_time_and_its_predictions_stand(
+    asked: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, failure = datetime.now(UTC), Path(records.RUN, "predict.error")
+    for predict_from, is_fault in ((asked.predict_from, False), (now, True), (now, False)):
+        assert records.find(Predictions, Path(records.RUN)) is None
+        records.write(replace(asked, predict_from=predict_from), Path(records.RUN))
+        if is_fault:
+            (tmp_path / "out").write_text("a file, where a folder has to be")
+        for _ in range(2):  # tried at one of two looks
+            with pytest.raises(NotYet):
+                runner.run(Home.here(), "promote")
+            assert failure.exists() == is_fault
+        if is_fault:
+            (tmp_path / "out").unlink()
+            os.utime(failure, (0, 0))  # long ago
+    made = records.read(Predictions, Path(records.RUN))
+    assert (made.version, made.ahead_of, made.is_late) == (1, "promote", False)
+    assert written(tmp_path / "out").num_rows == 60
+    monkeypatch.setattr(predict, "_serving", lambda home: 2)  # as if the person had agreed since
+    assert run() == made
+
+
+def test_beside_the_question_of_airflow_the_champion_predicts_once_they_are_due(
+    asked: Night, tmp_path: Path
+) -> None:
+    here, now = Home.here(), datetime.now(UTC).replace(microsecond=0)
+    records.write(asked, here.records)
+    with pytest.raises(NotYet, match=r"waits for a person .* predictions are written from "):
+        runner.predict_ahead(here)
+    assert not (tmp_path / "out").exists()
+    records.write(replace(asked, predict_from=now), here.records)
+    for _ in range(2):  # again after a kill
+        runner.predict_ahead(here)
+    made = records.read(Predictions, here.records)
+    assert (made.version, made.ahead_of, made.is_late) == (1, "review", False)
+    assert written(tmp_path / "out").num_rows == 60
+
+
+def test_beside_a_question_that_is_answered_nothing_is_predicted(asked: Night, tmp_path: Path) -> None:
+    here, now = Home.here(), datetime.now(UTC).replace(microsecond=0)
+    records.write(replace(asked, predict_from=now), here.records)
+    answer = {"champion": 1, "challenger": 2, "action": "promote", "by": "ann", "reason": "seen"}
+    records.write(Approval(**answer, approved=True, answered_at=now), here.records)
+    with pytest.raises(NothingToDo, match="no person is asked any more"):
+        runner.predict_ahead(here)
+    assert not (tmp_path / "out").exists()
+
+
+def test_people_hear_once_of_predictions_that_are_late_written_or_not(asked: Night) -> None:
+    here, past = Home.here(), datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    records.write(replace(asked, predict_until=past, predict_from=past), here.records)
+    late = [event for event in night_events.note(here.tonight) if event.subject == "predictions"]
+    assert [event.kind for event in late] == ["late"]
+    runner.predict_ahead(here)
+    assert records.read(Predictions, here.records).is_late
+    assert [event for event in events.read(here.tonight) if event.subject == "predictions"] == late
+    assert late[0].reason == f"its predictions were to be written until {past:%Y-%m-%d %H:%M} UTC"
+
+
+def test_people_hear_of_predictions_that_are_late_though_no_stage_waited(home: Path) -> None:
+    here = Home.here()
+    opened = records.read(Night, here.records)
+    records.write(replace(opened, predict_until=opened.started_at), here.records)
     try:
-        failure = Path(records.RUN, "predict.error")
-        for predict_from, is_fault in ((later, False), (now, True), (now, False)):
-            assert records.find(Predictions, Path(records.RUN)) is None
-            records.write(replace(night, predict_from=predict_from), Path(records.RUN))
-            if is_fault:
-                (tmp_path / "out").write_text("a file, where a folder has to be")
-            for _ in range(2):  # tried at one of two looks
-                with pytest.raises(NotYet):
-                    runner.run(Home.here(), "promote")
-                assert failure.exists() == is_fault
-            if is_fault:
-                (tmp_path / "out").unlink()
-                os.utime(failure, (0, 0))  # long ago
-        made = records.read(Predictions, Path(records.RUN))
-        assert (made.version, made.ahead_of, made.is_late) == (1, "promote", False)
-        assert written(tmp_path / "out").num_rows == 60
-        monkeypatch.setattr(predict, "_serving", lambda home: 2)  # as if the person had agreed since
-        assert run() == made
+        assert run().is_late
+        assert "late" in [event.kind for event in events.read(here.tonight) if event.subject == "predictions"]
     finally:
-        settings.write_text(before)
-        records.write(opened, Path(records.RUN))
-        for kind in (Predictions, Verdict):
-            records.path_of(kind, Path(records.RUN)).unlink(missing_ok=True)
+        records.write(opened, here.records)
 
 
 def test_the_command_line_writes_what_a_night_predicts_below_the_home(

@@ -67,8 +67,8 @@ with DAG("deployed", schedule=[Asset(name="daybreak champion", uri="daybreak://d
 def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Standalone]:
     """All that `make up` starts, with stages that are played by a stand-in.
 
-    Its DAG files are the real ones with an alert after five seconds instead of a day, and DAGs `reviews` and
-    `deployed`.
+    Its DAG files are the real ones with an alert after five seconds instead of a day, and looks at a question
+    each second instead of each minute, and DAGs `reviews` and `deployed`.
     """
     folder = tmp_path_factory.mktemp("standalone")
     home, dags = stand_in(folder / "home"), folder / "dags"
@@ -77,8 +77,10 @@ def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> I
     shutil.copy(ROOT / "params.yaml", home)
     shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
     retrain, interval = (dags / "retrain.py").read_text(), "timedelta(hours=hours) + OPENED_WITHIN"
-    assert interval in retrain
-    (dags / "retrain.py").write_text(retrain.replace(interval, "timedelta(seconds=5)"))
+    for slow, quick in ((interval, "timedelta(seconds=5)"), ("EVERY_S = 60.0", "EVERY_S = 1.0")):
+        assert slow in retrain
+        retrain = retrain.replace(slow, quick)
+    (dags / "retrain.py").write_text(retrain)
     (dags / "reviews.py").write_text(REVIEWS)
     (dags / "deployed.py").write_text(DEPLOYED)
     with all_supervised(folder, home=home, dags=dags) as airflow:

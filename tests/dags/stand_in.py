@@ -2,8 +2,9 @@
 
 Copied to `pipeline/daybreak/__main__.py` of a home; the servers of `make up` there are the real ones.
 `endings.json` beside it says how a stage ends: the exit statuses of its calls, one after the other, the last
-one for ever; 0 where nothing is said, and of `due` 99. `gate` writes what stands there under `records` to
-its night, and a stage prints its text under `says`. Every call is appended to `calls.jsonl`.
+one for ever; 0 where nothing is said, and of `due` and `predict-ahead` 99. `gate` writes what stands there
+under `records` to its night, and a stage prints its text under `says`. Every call is appended to
+`calls.jsonl`.
 """
 
 import json
@@ -28,7 +29,7 @@ calls = home / "calls.jsonl"
 with calls.open("a") as file:
     file.write(json.dumps({"folder": str(Path.cwd().relative_to(home)), "arguments": sys.argv[1:]}) + "\n")
 endings = json.loads((home / "endings.json").read_text())
-said = endings.get(stage, [99 if stage == "due" else 0])
+said = endings.get(stage, [99 if stage in ("due", "predict-ahead") else 0])
 if stage == "gate":
     for name, record in endings.get("records", {}).items():
         path = Path("data/run") / f"{name}.json"

@@ -10,6 +10,7 @@ import os
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -162,12 +163,17 @@ VERDICT = {
 
 
 def asked(
-    standalone: Any, *, seconds: float, records: dict[str, Any] | None = None, **endings: list[int]
+    standalone: Any,
+    *,
+    seconds: float,
+    records: dict[str, Any] | None = None,
+    ahead: Sequence[int] = (99,),
+    **endings: list[int],
 ) -> str:
     """A run whose gate has put its verdict to a person, who has so many seconds."""
     until = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
     written = {"verdict": VERDICT | {"approve_until": until}, **(records or {})}
-    said = {"records": written, "promote": [99], **endings}
+    said = {"records": written, "promote": [99], "predict-ahead": [*ahead], **endings}
     (standalone.home / "endings.json").write_text(json.dumps(said))
     typed = {"reason": "typed at the trigger", "approval_reason": "typed there, too"}
     return str(standalone.trigger(typed))
@@ -221,6 +227,31 @@ def test_a_stop_on_the_command_line_answers_the_question(standalone: Any) -> Non
     assert standalone.run_to_the_end(run) == "success"
     said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
     assert [call[:4] for call in said] == [["approve", "--reject", "--reason", "not tonight"]]
+
+
+def test_predictions_come_before_an_answer_that_would_make_them_late_and_are_told_once(
+    standalone: Any,
+) -> None:
+    written = {"day": "2011-09-01", "version": 3, "to": "s3://shop/lists/2011-09-01", "ahead_of": "review"}
+    run = asked(standalone, seconds=3600, records={"predictions": written}, ahead=[0])
+
+    def told() -> list[tuple[str, Any]]:
+        """Updates of the predictions' asset by this run, each with the task that made it."""
+        updates = standalone.ask("GET", "/api/v2/assets/events?source_dag_id=retrain&limit=100")[1]
+        ours = [one for one in updates["asset_events"] if one["source_run_id"] == run]
+        return [(one["source_task_id"], one["extra"]) for one in ours if "day" in one["extra"]]
+
+    standalone.until(told)
+    seen = states(standalone, run)
+    assert (seen["review"], seen["predict_ahead"]) == ("awaiting_input", "success")
+    event = {"event": "predictions", "model": "daybreak", **written}
+    assert told() == [("predict_ahead", event)]
+    now = datetime.now(UTC)
+    night = minimal_night(now, id=folder_of(run), airflow_run=f"retrain/{run}")
+    airflow_question.answer(Home(standalone.home), night, Stop(by="ann", reason="slow", stopped_at=now))
+    assert standalone.run_to_the_end(run) == "success"
+    assert states(standalone, run)["predict"] == "skipped"
+    assert told() == [("predict_ahead", event)]
 
 
 @pytest.mark.parametrize("record", ["approval", "stop"])
@@ -373,7 +404,9 @@ def test_those_downstream_hear_of_predictions_promotions_and_rollbacks_in_a_term
     standalone.until(lambda: len(told()) > before)
     assert told()[-1] == [{"event": "champion", "version": 4}]
     updates = standalone.ask("GET", "/api/v2/assets/events?source_dag_id=retrain&source_task_id=predict")[1]
-    assert [one["extra"] for one in updates["asset_events"] if one["source_run_id"] == run] == [written]
+    assert [one["extra"] for one in updates["asset_events"] if one["source_run_id"] == run] == [
+        {"event": "predictions", "model": "daybreak", **written}
+    ]
     event = {"event": "champion", "model": "daybreak", "version": 3}
     airflow_assets.update(Home(standalone.home), DownstreamParams(), event)
     standalone.until(lambda: told()[-1] == [{**event, "from_rest_api": True}])

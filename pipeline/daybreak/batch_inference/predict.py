@@ -31,6 +31,7 @@ from daybreak.contract.record_types import Dataset, Night, Predictions
 from daybreak.contract.sections import PredictParams, PredictSections
 from daybreak.data.features import CLEAN
 from daybreak.data.partitions import PART, part_of
+from daybreak.rollout import night_events
 from daybreak.rollout.rollback import version_of
 from daybreak.serving.recorded import NightArrays, arrays_of, newest_arrays
 from daybreak.storage import branch, known_digests, ledger, ledger_notes
@@ -104,6 +105,9 @@ def predict(
         predictions = replace(_write(call, scored), ahead_of=ahead_of)
         _note(home, night, predictions)
         records.write(predictions, home.records)  # by the runner it would be after another call has begun
+        if predictions.is_late:
+            late = night_events.late_predictions(night, at=predictions.written_at)
+            night_events.note_event(late, home.tonight)
         shutil.rmtree(home.tonight / WORK)
         return predictions
 

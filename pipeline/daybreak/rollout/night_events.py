@@ -107,6 +107,8 @@ def note(folder: Path, *, over: bool = False, more: Iterable[Event] = ()) -> tup
         new = [*derive(entry, at=clock.utc().replace(microsecond=0), over=over)]
         if over:
             new += [failed(entry.night, path.stem, run) for path in sorted(run.glob("*.error"))]
+        elif _lacks_predictions(entry) and not (run / "predict.skipped").exists():
+            new.append(late_predictions(entry.night, at=clock.utc().replace(microsecond=0)))
         return events.add([*new, *more], folder)
     except (PipelineError, OSError) as error:
         log.warning("the events of this night are not noted: %s", error)
@@ -268,6 +270,18 @@ def failed(night: Night, stage: str, run: Path) -> Event:
         reason, seconds = "look at its log", clock.now()
     at = datetime.fromtimestamp(int(seconds), UTC)
     return Event(kind="failed", at=at, night=night.id, subject=stage, reason=one_line(reason))
+
+
+def _lacks_predictions(entry: Entry) -> bool:
+    """Returns whether predictions of a version that serves were to be written by now, and are not."""
+    until, serves = entry.night.predict_until, entry.champion or entry.release
+    return until is not None and serves is not None and not entry.predictions and clock.utc() > until
+
+
+def late_predictions(night: Night, *, at: datetime) -> Event:
+    """Returns the event that the night's predictions missed their deadline."""
+    due = f"its predictions were to be written until {night.predict_until:%Y-%m-%d %H:%M} UTC"
+    return Event(kind="late", at=at, night=night.id, subject="predictions", reason=due)
 
 
 def _asked(night: Night, verdict: Verdict, approval: Approval | None, *, at: datetime) -> Iterator[Event]:
