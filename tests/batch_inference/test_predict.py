@@ -44,8 +44,12 @@ DAY, NIGHT = date(2025, 1, 11), "2025-01-11"  # its version 1 was promoted
 
 @pytest.fixture
 def home(home_of_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:  # noqa: F811
-    """A home whose night writes to a folder `out` beside this test's files, a few rows a file."""
+    """A home whose night writes to a folder `out` beside this test's files, a few rows a file.
+
+    One process of the version scores them: each takes seconds to start.
+    """
     live_in(home_of_rows, monkeypatch)
+    monkeypatch.setattr(scorer, "MOST_PROCESSES", 1)
     folder = home_of_rows / "nights" / NIGHT
     before = (folder / "params.yaml").read_text()
     given = {"to": str(tmp_path / "out" / "{day}"), "rows_per_file": 25}
@@ -74,7 +78,10 @@ def written(folder: Path) -> pa.Table:
     return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("part-*.parquet")))
 
 
-def test_each_row_of_the_day_is_predicted_once_by_the_version_that_serves(home: Path, tmp_path: Path) -> None:
+def test_each_row_of_the_day_is_predicted_once_by_the_version_that_serves(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer, "MOST_PROCESSES", 3)
     made, rows, out = run(), rows_of(DAY), tmp_path / "out" / NIGHT
     assert sorted(path.name for path in out.iterdir()) == [
         "_SUCCESS",
@@ -120,7 +127,6 @@ def test_after_a_kill_whole_files_are_not_scored_again_and_the_rows_are_the_same
             asked.append(Path(arguments["rows"]).name)
         return ask(self, verb, **arguments)
 
-    monkeypatch.setattr(scorer, "MOST_PROCESSES", 1)
     with monkeypatch.context() as patch, pytest.raises(ReleaseError, match="ended by SIGKILL"):
         patch.setattr(VersionProcess, "ask", killed)
         run()
