@@ -132,11 +132,12 @@ def test_what_the_table_of_extensions_names_is_there(hook: str) -> None:
 
 
 def test_keys_that_only_an_extension_reads_are_keys_which_its_readme_names() -> None:
+    sections = list(docs.sections())
     for name, extension in hooks.EXTENSIONS.items():
         for asked in extension.keys.split():
             key = asked.partition("=")[0]
             section, _, field = key.partition(".")
-            models = [model for known, model in docs.sections() if known == section]
+            models = [model for known, model in sections if known == section]
             assert any(field in model.model_fields for model in models) if field else models
             assert key.removeprefix("serving.") in (hooks.FOLDER / name / "README.md").read_text()
 
