@@ -1,7 +1,8 @@
 """Airflow's scheduler as deploy/kubernetes-executor has it, and an API server whose pods are processes.
 
 Scheduler and pods have the settings of the manifests, but for addresses and secrets. The stages are real, in
-a clone of this repository.
+a clone of this repository. The DAG is made of the files in dags/ or, marked matrix, of the one that
+`daybreak dags` writes, with a pod template that the DAG names, as a team has it.
 """
 
 import contextlib
@@ -30,32 +31,43 @@ from tests.test_deploy import environment as variables
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2400), needs_kustomize]
 
 # Two stages of a night, then a task that waits as one that looks after a job, and the alert of a late night.
+OF_CHECKOUT = """
+from command_sensor import CommandSensor
+from homes import OWN as home
+from notify import DEFAULT_ARGS, command
+from retrain import FORM, OPEN, TYPED, nights_of, stage
+"""
+OF_A_TEAM = """
+from dataclasses import replace
+from nights_daybreak import (
+    DEFAULT_ARGS, FORM, HOME, OPEN, TYPED, CommandSensor, command, nights_of, stage
+)
+pods = {{"pod_template_file": "{template}"}}
+home = replace(HOME, dag_ids={{"part": "part"}}, default_args={{"executor_config": pods}})
+"""
 PART = """
-import homes, notify, retrain
 from datetime import timedelta
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DeadlineAlert, DeadlineReference, chain
-from command_sensor import CommandSensor
-night = retrain.dag
+night = nights_of(home)
 due = DeadlineAlert(
     reference=DeadlineReference.DAGRUN_LOGICAL_DATE, interval=timedelta(seconds=1),
     callback=night.deadline[0].callback,
 )
-with homes.OWN.dag(
-    "part", doc="", params=retrain.FORM, default_args=notify.DEFAULT_ARGS, deadline=due,
+with home.dag(
+    "part", doc="", params=FORM, default_args=DEFAULT_ARGS, deadline=due,
     user_defined_filters=night.user_defined_filters,
 ):
-    opening = notify.command(homes.OWN, retrain.OPEN)
     look = "echo a look; [ -e $DAYBREAK_HOME/go ] || exit 75"
     chain(
-        BashOperator(task_id="open", bash_command=opening, env=retrain.TYPED, append_env=True),
-        retrain.stage(homes.OWN, "ingest"),
+        BashOperator(task_id="open", bash_command=command(home, OPEN), env=TYPED, append_env=True),
+        stage(home, "ingest"),
         CommandSensor(task_id="wait", bash_command=look, retries=100),
     )
 """
 SOONER = {  # than a retry is started, and a look follows another
-    "notify.py": ("timedelta(seconds=30)", "timedelta(seconds=1)"),
-    "command_sensor.py": ("timedelta(seconds=10)", "timedelta(seconds=1)"),
+    "timedelta(seconds=30)": "notify.py",
+    "timedelta(seconds=10)": "command_sensor.py",
 }
 # How soon another scheduler takes a lost one's pods over; Airflow's own settings are five minutes.
 TAKEN_OVER_SOON = {
@@ -64,6 +76,7 @@ TAKEN_OVER_SOON = {
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
 }
 RUNS = "/api/v2/dags/part/dagRuns"
+TEMPLATE = "pod_of_team.yaml"
 
 
 def manifest(kind: str, name: str) -> dict[str, Any]:
@@ -110,7 +123,7 @@ class House:
 
 
 @contextmanager
-def running(folder: Path, *, home: Path, dags: Path) -> Iterator[House]:
+def running(folder: Path, *, home: Path, dags: Path, is_of_team: bool) -> Iterator[House]:
     """Airflow's interface, its reader of DAGs, and a cluster."""
     airflow = Standalone(f"http://127.0.0.1:{free_port()}", home)
     here = {"HOME": str(folder), "TMPDIR": str(folder)}
@@ -133,6 +146,10 @@ def running(folder: Path, *, home: Path, dags: Path) -> Iterator[House]:
     store = {"MLFLOW_TRACKING_URI": f"sqlite:///{home}/var/mlflow.db", "MLFLOW_TRACKING_PASSWORD": ""}
     pod = with_values(stage_pod(), here | addresses | store | {"DAYBREAK_LOG": ""})
     (folder / "pod.yaml").write_text(json.dumps(pod))
+    if is_of_team:  # whose DAG names the template: tasks do not have the one of the executor
+        (folder / TEMPLATE).write_text(json.dumps(pod))
+        pod["spec"]["containers"][0]["image"] = "of-no-daybreak"
+        (folder / "pod.yaml").write_text(json.dumps(pod))
     image = environment(folder) | {"DAYBREAK_HOME": str(home), "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
     subprocess.run(["airflow", "db", "migrate"], env=given, cwd=folder, check=True, capture_output=True)
     rules = manifest("Role", "stage-pods")["rules"]
@@ -173,8 +190,15 @@ class Run:
         return str(self.house.airflow.until(runs))
 
 
-@pytest.fixture(scope="module")
-def house(checkout: Path, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+@pytest.fixture(
+    scope="module", params=[False, pytest.param(True, marks=pytest.mark.matrix)], ids=["ours", "team's"]
+)
+def house(
+    request: pytest.FixtureRequest,
+    checkout: Path,
+    empty_store: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("executor")
     home, dags = folder / "home", folder / "dags"
     clone(checkout, home)
@@ -183,14 +207,23 @@ def house(checkout: Path, empty_store: Path, tmp_path_factory: pytest.TempPathFa
     subprocess.run(commit, cwd=home, check=True)
     (home / "var").mkdir(exist_ok=True)
     shutil.copy(empty_store, home / "var" / "mlflow.db")
-    shutil.copytree(home / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
+    if request.param:
+        dags.mkdir()
+        subprocess.run(["daybreak", "--home", str(home), "dags", str(dags)], check=True)
+        (file,) = dags.iterdir()
+        file.write_text(file.read_text().removesuffix("dags(HOME)\n"))
+        sooner = dict.fromkeys(SOONER, file.name)
+        imports = OF_A_TEAM.format(template=folder / TEMPLATE)
+    else:
+        shutil.copytree(home / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
+        sooner, imports = SOONER, OF_CHECKOUT
     (dags / ".airflowignore").write_text("".join(f"{path.name}\n" for path in dags.glob("*.py")))
-    (dags / "part.py").write_text(PART)
-    for name, (before, after) in SOONER.items():
+    (dags / "part.py").write_text(imports + PART)
+    for before, name in sooner.items():
         text = (dags / name).read_text()
         assert before in text
-        (dags / name).write_text(text.replace(before, after))
-    with running(folder, home=home, dags=dags) as house:
+        (dags / name).write_text(text.replace(before, "timedelta(seconds=1)"))
+    with running(folder, home=home, dags=dags, is_of_team=request.param) as house:
         yield house
 
 
