@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from benchmarks import frame
 from daybreak.contract.record_parts import Tuning
+from daybreak.contract.workload import TrainingProgress
 from daybreak.examples.images.digits import mnist
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
 from daybreak.extensions.threads.asynchronous_workers import BatchPart, Gradient
@@ -369,7 +370,7 @@ def measured_cost(problem: Problem) -> UpdateCost:
             part = BatchPart(
                 number=number,
                 indices=indices,
-                epoch=0,
+                progress=TrainingProgress(),
                 options=({"lr": 0.0},),
                 micro_batch_size=problem.batch_size,
                 measures_noise=False,

@@ -231,7 +231,7 @@ class CountingEngine:
     def clock(self) -> float:
         return self.now
 
-    def prepare(self, indices: Any, *, epoch: int = 0) -> None:
+    def prepare(self, indices: Any, *, progress: Any) -> None:
         pass
 
     def step(self, indices: Any, *, batch_size: int, rate: float, signals: Any) -> Any:

@@ -48,7 +48,17 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
         days,
         hours,
     )
-    from daybreak.contract.workload import EPOCH, UNIT, Batch, Prepared, Split, State, Window, Workload
+    from daybreak.contract.workload import (
+        EPOCH,
+        UNIT,
+        Batch,
+        Prepared,
+        Split,
+        State,
+        TrainingProgress,
+        Window,
+        Workload,
+    )
     from daybreak.data.as_of import AsOf
     from daybreak.data.casts import conform
     from daybreak.data.database import Database
@@ -119,6 +129,7 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     "Window",  # the days that `arrays` makes samples of
     "Prepared",  # what `arrays` returns
     "State",  # what `fit` returns, and `features` and `model` are given
+    "TrainingProgress",  # where a run is, for a `loss` that asks for it
     "Batch",  # samples together, as the data set makes them
     "Split",  # "train", "test" or "serve"
     "UNIT",  # name of the array that says which samples belong together

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, ParamsError
 from daybreak.contract.record_parts import Tuning
+from daybreak.contract.workload import TrainingProgress
 from daybreak.training import accumulation, checkpoint
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine
@@ -406,7 +407,7 @@ def test_an_update_repeated_for_memory_reads_the_samples_of_its_epoch():
     made = TorchEngine(Short(dropout=0.0), Drawn(), seed=0, micro_batch_size=8, tuning=Tuning())
     shares = [np.arange(8), np.arange(8), np.arange(8)]
     for epoch, share in enumerate(shares):
-        made.prepare(share, epoch=epoch)
+        made.prepare(share, progress=TrainingProgress(epoch=epoch))
     for share in shares[:2]:
         step(made, share)
     first, short, *halves = drawn

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -22,6 +23,7 @@ from daybreak.contract.table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor, nn
     from torch.optim import Optimizer
@@ -53,6 +55,17 @@ class Prepared:
     num_test: int
     tables: "Mapping[str, pa.Table]" = field(default_factory=dict)  # become NAME.parquet
     facts: Mapping[str, int] = field(default_factory=dict)  # go to meta.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingProgress:
+    """Where a run is at an update; a `loss` that has an argument named `progress` gets it."""
+
+    seen: int = 0  # samples trained on before, by all workers
+    done: float = 0.0  # share of the run's samples, from 0 to 1
+    epoch: int = 0
+    update: int = 0  # its number, from 0
+    generator: "torch.Generator | None" = None  # of the model's device, seeded for the update
 
 
 class Workload(Protocol):
@@ -133,7 +146,11 @@ class Workload(Protocol):
         """Returns the optimizer; the trainer sets its learning rate at each update."""
 
     def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
-        """Returns the loss of each sample, shape [b], not reduced."""
+        """Returns the loss of each sample, shape [b], not reduced.
+
+        With a third argument `progress` it gets the TrainingProgress. Generators of torch, NumPy and Python
+        are seeded for each update, so that what it draws is the same after a kill.
+        """
 
     def score(self, model: "nn.Module", batch: Batch) -> "Tensor":
         """Returns the score of each sample, shape [b]; higher is better."""
@@ -149,6 +166,16 @@ def serves_rows(workload: Any) -> bool:
 def has_estimator(workload: Any) -> bool:
     """Returns whether a workload's model is no network: it has `estimator` (EstimatorWorkload)."""
     return hasattr(workload, "estimator")
+
+
+def asks_progress(workload: Any) -> bool:
+    """Returns whether the loss of a workload gets the progress of the run."""
+    return "progress" in inspect.signature(workload.loss).parameters
+
+
+def loss_of(workload: Any, *, progress: TrainingProgress) -> "Callable[[nn.Module, Batch], Tensor]":
+    """Returns the loss of a workload at a progress, for which its method need not ask."""
+    return partial(workload.loss, progress=progress) if asks_progress(workload) else workload.loss
 
 
 def own_schedule(workload: Any) -> Callable[[float], float]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from daybreak import hooks
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, is_out_of_memory
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import Batch, Workload
+from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress
 from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own
 from daybreak.training import noise, sample_order
@@ -65,7 +65,8 @@ class Harness:
         with self._blame_user_code("model"):
             state = getattr(self.data, "state", {})
             model = new_model(self.workload, state, rate=self.tuning.band_rate)
-            self._loss = partial(self._tuner.loss, self.workload, model)
+            progress = TrainingProgress() if asks_progress(self.workload) else None
+            self._loss = partial(self._tuner.loss, self.workload, model, progress=progress)
             if self.tuning.sharded_weights:
                 model = self._shard(model, num_workers)
             self.model = self._tuner.model(model)

@@ -15,7 +15,7 @@ import torch
 
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
-from daybreak.contract.workload import Batch, Workload
+from daybreak.contract.workload import Batch, TrainingProgress, Workload, loss_of
 from daybreak.profiling.ab_timing import NOTHING, Variant, as_in_training
 from daybreak.training.engine import TorchEngine
 
@@ -155,6 +155,7 @@ class _WatchedWorkload:
 
     def __init__(self, workload: Workload, watch: _Watch) -> None:
         self._workload, self._watch = workload, watch
+        self._loss = loss_of(workload, progress=TrainingProgress())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._workload, name)
@@ -162,4 +163,4 @@ class _WatchedWorkload:
     def loss(self, model: Any, batch: Batch) -> Any:
         """Returns the workload's loss of each sample, and records that the step began."""
         self._watch.stepping()
-        return self._workload.loss(model, batch)
+        return self._loss(model, batch)

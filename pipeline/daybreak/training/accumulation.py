@@ -6,13 +6,13 @@ of the mean, for any shares and any size of the passes.
 
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
 
 from daybreak.contract.errors import is_out_of_memory
-from daybreak.contract.workload import Batch, Workload
+from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress
+from daybreak.training.generators import Generators
 from daybreak.training.gradients import Gradients
 from daybreak.training.loader import Loader
 from daybreak.training.micro_batch import MicroBatches
@@ -50,34 +50,37 @@ class Accumulation:
         group: WorkerGroup,
         seed: int,
     ) -> None:
-        self.gradients, self.epoch = gradients, 0  # of the share of this update
+        self.gradients, self.progress = gradients, TrainingProgress()  # of the share of this update
         self._workload, self._model, self._tuner = workload, model, tuner
         self._loader, self._micro_batches = loader, micro_batches
-        self._group, self._seed = group, seed
-        self._prepared: deque[tuple[Indices, int]] = deque()  # shares that come, with their epochs
+        self._group = group
+        self.generators = Generators(
+            seed=seed, rank=group.rank, world_size=group.world_size, device=group.device
+        )
+        self._asks_progress = asks_progress(workload)
+        self._prepared: deque[tuple[Indices, TrainingProgress]] = deque()  # shares that come
         self._weights: dict[int, Tensor] = {}
         self._warns_of_passes = normalised(model)
         # Halving would compile for one more shape, and BatchNorm would take statistics over half a pass.
         self.may_halve = not tuner.tuning.compiled and not self._warns_of_passes
 
-    def prepare(self, indices: Indices, *, epoch: int) -> None:
-        """Starts to load a share of an epoch."""
-        self._prepared.append((indices, epoch))
-        self._loader.prepare(self._micro_batches.split(indices), epoch=epoch)
+    def prepare(self, indices: Indices, *, progress: TrainingProgress) -> None:
+        """Starts to load a share."""
+        self._prepared.append((indices, progress))
+        self._loader.prepare(self._micro_batches.split(indices), epoch=progress.epoch)
 
     def begin(self, indices: Indices) -> None:
-        """Finds the epoch of a share; one that was not prepared is of the epoch of the update before."""
+        """Finds the progress of a share; one that was not prepared has that of the update before."""
         place = next((n for n, (share, _) in enumerate(self._prepared) if share is indices), -1)
         for _ in range(place + 1):  # those before it had no samples
-            _, self.epoch = self._prepared.popleft()
+            _, self.progress = self._prepared.popleft()
 
     def add_up(self, indices: Indices, *, batch_size: int, update: int) -> Accumulated:
         """Adds up the gradients of a share of a batch of `batch_size` samples, of the update of that number.
 
         It seeds by that number. Raises JobError where memory never suffices.
         """
-        self._seed_generators(update)
-        self.gradients.clear()
+        progress = self._begin(update)
         losses: list[Tensor] = []
         first = None
         measures_noise = self.gradients.world_size == 1 and self.measures_noise(len(indices), update=update)
@@ -90,7 +93,7 @@ class Accumulation:
             for part in passes:
                 whole = self._batch(part)
                 for batch in halves(whole, len(part)) if halved else (whole,):
-                    loss = self._tuner.loss(self._workload, self._model, batch).sum()
+                    loss = self._tuner.loss(self._workload, self._model, batch, progress).sum()
                     # As the argument of `backward`, the weight would have torch import its compiler's SymPy.
                     (loss * self._weight(loss, batch_size)).backward()  # type: ignore[no-untyped-call]
                     losses.append(loss.detach())
@@ -104,6 +107,14 @@ class Accumulation:
             return Accumulated(losses=losses, is_short=True)
         return Accumulated(losses=losses, first=first if len(losses) > 1 else None)
 
+    def _begin(self, update: int) -> TrainingProgress | None:
+        """Clears gradients and seeds for an update; returns its progress if the loss asks for it."""
+        self._seed_generators(update)
+        self.gradients.clear()
+        if not self._asks_progress:
+            return None
+        return replace(self.progress, update=update, generator=self.generators.device)
+
     def measures_noise(self, num_samples: int, *, update: int) -> bool:
         """Returns whether this update measures the noise of gradients."""
         return (update + 1) % (LOOK_EVERY if self._in_parts(num_samples) else HALVE_EVERY) == 0
@@ -114,7 +125,7 @@ class Accumulation:
 
     def _batch(self, part: Indices) -> Batch:
         """Returns the samples of a pass, on the device."""
-        return self._tuner.batch(self._loader.get(part, epoch=self.epoch))
+        return self._tuner.batch(self._loader.get(part, epoch=self.progress.epoch))
 
     def _weight(self, loss: Tensor, batch_size: int) -> Tensor:
         """Returns the weight of a loss in its batch's mean; cached, as it takes as long as a layer."""
@@ -124,7 +135,4 @@ class Accumulation:
 
     def _seed_generators(self, update: int) -> None:
         """Seeds by the number of the update: dropout is repeatable without saving a generator's state."""
-        key = (self._seed * 1_000_003 + update) * self._group.world_size + self._group.rank
-        torch.default_generator.manual_seed(key % (1 << 63))  # torch.manual_seed would take 0.3 ms
-        if self._group.device.type == "cuda":
-            torch.cuda.manual_seed(key % (1 << 63))
+        self.generators.begin(update)

@@ -21,20 +21,24 @@ from torch.utils.data import Dataset
 
 from daybreak.contract.errors import JobError, is_out_of_memory
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
-from daybreak.contract.workload import Workload
+from daybreak.contract.workload import TrainingProgress, Workload
 from daybreak.training.accumulation import Accumulation
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.column_files import ColumnFiles
+from daybreak.training.generators import seed_all
 from daybreak.training.gradients import Gradients, Signals
 from daybreak.training.learning_rate import Rule, Scaled
 from daybreak.training.loader import Loader
 from daybreak.training.micro_batch import MicroBatches, new_guard
+from daybreak.training.own_state import load_own_state, pack_own_state
 from daybreak.training.process_group import WorkerGroup
 from daybreak.training.recipe import Clipping
 from daybreak.training.sample_order import Indices
 from daybreak.training.timers import StepTimer
 from daybreak.training.tuning import Tuner, check_model, new_model, new_optimizer, normalised
 from daybreak.training.updater import Updater
+
+START = TrainingProgress()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +58,8 @@ class Engine(Protocol):
     world_size: int
     least_share: int  # samples of a share that is not empty, where the batch has as many: 2 for BatchNorm
 
-    def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
-        """Starts to load a share of an epoch that `step` will soon be called with."""
+    def prepare(self, indices: Indices, *, progress: TrainingProgress = START) -> None:
+        """Starts to load a share that `step` will soon be called with, at this progress of the run."""
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
         """Takes one update from this worker's share `indices` of a batch of `batch_size` samples.
@@ -108,7 +112,7 @@ class TorchEngine:
         self._workload = workload
         self.group = group = WorkerGroup()
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
-        torch.manual_seed(seed)
+        seed_all(seed)
         self._tuner = Tuner(tuning, self.device)
         model = new_model(workload, getattr(dataset, "state", {}), rate=tuning.band_rate)
         check_model(model)
@@ -180,9 +184,9 @@ class TorchEngine:
         """Updates that were taken otherwise, as memory was short, by how."""
         return self.micro_batches.short_of_memory
 
-    def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
-        """Starts to load a share of an epoch."""
-        self.accumulation.prepare(indices, epoch=epoch)
+    def prepare(self, indices: Indices, *, progress: TrainingProgress = START) -> None:
+        """Starts to load a share."""
+        self.accumulation.prepare(indices, progress=progress)
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
         """Takes one update; see the protocol. Raises JobError where memory does not suffice for it."""
@@ -300,10 +304,13 @@ class TorchEngine:
     def save(self) -> TrainingState:
         """Returns model and optimizer as references, valid until the next step."""
         tensors, tree = self.updater.save()
+        own, own_tree = pack_own_state(self._workload)
         return TrainingState(
-            tensors={"model": self.weights(), "optimizer": tensors},
+            tensors={"model": self.weights(), "optimizer": tensors, **({"workload": own} if own else {})},
             scalars={
                 "optimizer": tree,
+                "workload": own_tree,
+                "draws": self.accumulation.generators.draws,
                 "engine_updates": self._updates,
                 "device": self.devices,
                 "short_of_memory": self.short_of_memory,
@@ -314,6 +321,8 @@ class TorchEngine:
         """Restores model and optimizer."""
         self._load_weights(state.tensors["model"])
         self.updater.load(state.tensors.get("optimizer", {}), state.scalars["optimizer"])
+        load_own_state(self._workload, state.tensors.get("workload", {}), state.scalars["workload"])
+        self.accumulation.generators.draws = state.scalars["draws"]
         self._updates = state.scalars["engine_updates"]
         if self.micro_batches.guard:
             self.micro_batches.guard.taken.update(state.scalars.get("short_of_memory", {}))

@@ -17,6 +17,7 @@ from typing import Literal
 
 from daybreak.contract import clock as night_clock
 from daybreak.contract.errors import NotFinite
+from daybreak.contract.workload import TrainingProgress
 from daybreak.training import checkpoint, sample_order
 from daybreak.training.batch_schedule import BatchSchedule
 from daybreak.training.batching import Batching, Sizes, even
@@ -336,8 +337,12 @@ class Trainer:
         """Returns this worker's part of the next batch, and starts to load later ones, one per loader."""
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
-            epoch = self._reach // (self._epoch_samples - self.recipe.first_sample)
-            self.engine.prepare(self._ahead[-1][1], epoch=epoch)
+            progress = TrainingProgress(
+                seen=self._reach,
+                done=min(1.0, self._reach / self.recipe.num_samples),
+                epoch=self._reach // (self._epoch_samples - self.recipe.first_sample),
+            )
+            self.engine.prepare(self._ahead[-1][1], progress=progress)
             self._reach += self.batch_schedule.batch_size(self._reach)
         return self._ahead.popleft()
 

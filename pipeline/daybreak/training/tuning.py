@@ -25,7 +25,7 @@ from torch.utils.data import Dataset, default_collate
 from daybreak import hooks
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import Batch, State, Workload, make_model
+from daybreak.contract.workload import Batch, State, TrainingProgress, Workload, make_model
 from daybreak.training.column_files import ColumnFiles, DaySamples
 from daybreak.training.eager_optimizers import without_compiler
 from daybreak.training.learning_rate import Kind
@@ -80,12 +80,18 @@ class Tuner:
             return batch  # it is already there
         return to(batch, self.device, images_last=self.tuning.channels_last)
 
-    def loss(self, workload: Workload, model: nn.Module, batch: Batch) -> Tensor:
-        """Returns the loss of each sample, in float32 unless the workload uses higher precision."""
+    def loss(
+        self, workload: Workload, model: nn.Module, batch: Batch, progress: TrainingProgress | None = None
+    ) -> Tensor:
+        """Returns the loss of each sample, in float32 unless the workload uses higher precision.
+
+        `progress` is for a loss that asks for it.
+        """
+        given = (model, batch) if progress is None else (model, batch, progress)
         if self.tuning.precision == "float32":
-            return workload.loss(model, batch)
+            return workload.loss(*given)
         with torch.autocast(self.device.type, torch.bfloat16):
-            return workload.loss(model, batch).float()
+            return workload.loss(*given).float()
 
 
 class Columns(Dataset[Any]):

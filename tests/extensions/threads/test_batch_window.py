@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from daybreak.contract.errors import NotFinite
+from daybreak.contract.workload import TrainingProgress
 from daybreak.extensions.threads.batch_window import LEAST_BATCHES, WINDOW_S, BatchWindow, Piece, TrainBatch
 
 
 def piece(number: int, *, start: int = 0, size: int = 4) -> Piece:
     indices = np.arange(start, start + size)
-    return Piece(indices=indices, batch=TrainBatch(number=number, indices=indices, epoch=0, rate=0.1, size=8))
+    batch = TrainBatch(number=number, indices=indices, progress=TrainingProgress(), rate=0.1, size=8)
+    return Piece(indices=indices, batch=batch)
 
 
 def window(*numbers: int, length: int = 100) -> BatchWindow:

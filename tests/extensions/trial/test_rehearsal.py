@@ -223,10 +223,10 @@ FAULTS = {
         r"Fraud\.model keeps state that no checkpoint holds: the loss of an update is 0\.\d+, and 0\.\d+ "
         r"after a restart, which loses Network\.step \(2\); keep it in parameters or buffers",
     ),
-    "random numbers that no seed of torch repeats": (
+    "random numbers that no seed repeats": (
         "return out[:, 0]",
-        "return out[:, 0] * (1 + __import__('random').random() / 10)",
-        r"Fraud\.loss draws from random or numpy, which another run of the same seed does not repeat; draw",
+        "return out[:, 0] * (1 + __import__('random').SystemRandom().random())",
+        r"Fraud\.loss of two runs of one seed differs: .*; keep what it counts in buffers of the model",
     ),
     "a loss that other samples decide": (
         "    def predict(self",

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.workload import TrainingProgress
 from daybreak.extensions.trial.trial_updates import TrialModel, note_of_rate, try_updates
 from daybreak.training.tuning import check_model
 
@@ -95,10 +96,16 @@ class HalfRate(Right):
 
 
 class Draws(Right):
-    """Draws from `random`, which seldom matters."""
+    """Draws from `random`, NumPy and torch, and begins with weights drawn by NumPy."""
 
-    def loss(self, model: Any, batch: dict[str, Tensor]) -> Tensor:
-        return super().loss(model, batch) * (0 if random.random() < 1e-9 else 1)
+    def model(self) -> nn.Module:
+        model = super().model()
+        model[1].weight.data = torch.tensor(np.random.rand(1, 4), dtype=torch.float32)  # type: ignore[index]
+        return model
+
+    def loss(self, model: Any, batch: dict[str, Tensor], progress: TrainingProgress) -> Tensor:
+        drawn = random.random() + np.random.rand() + torch.rand(1, generator=progress.generator)
+        return super().loss(model, batch) * drawn
 
 
 COUNT = [0]
@@ -157,13 +164,21 @@ class OwnHead(Right):
         return super().loss(lambda x: self.head(model(x)), batch)
 
 
-class OfNumpy(Right):
-    """Its first weights are drawn by numpy."""
+class OwnGenerator(Right):
+    """Its first weights are drawn by a generator that nobody seeds."""
 
     def model(self) -> nn.Module:
         model = super().model()
-        model[1].weight.data = torch.tensor(np.random.rand(1, 4), dtype=torch.float32)  # type: ignore[index]
+        drawn = np.random.default_rng().random((1, 4))
+        model[1].weight.data = torch.tensor(drawn, dtype=torch.float32)  # type: ignore[index]
         return model
+
+
+class DrawsByItself(Right):
+    """Draws from a generator that nobody seeds."""
+
+    def loss(self, model: Any, batch: dict[str, Tensor]) -> Tensor:
+        return super().loss(model, batch) * float(np.random.default_rng().random())
 
 
 class InBatch(Normalised):
@@ -201,14 +216,14 @@ FAULTS = {
     RootOfZero: r"RootOfZero\.loss has a gradient that is not finite, of 0\.weight, 0\.bias and 2 more; look",
     Evaluates: r"Evaluates\.loss leaves the model in eval mode, in which all later updates would train it",
     MeanOfAll: r"MeanOfAll\.loss of the first 2 samples is \S+ alone, and \S+ among 8: it depends",
-    Draws: r"Draws\.loss draws from random or numpy, .*; draw random numbers from torch",
+    DrawsByItself: r"loss of two runs of one seed differs: .*; keep what it counts in buffers of the model",
     CountsInModule: r"loss of two runs of one seed differs: .*; keep what it counts in buffers of the model",
     RateOfLoss: r"RateOfLoss\.optimizer is given a rate, which training overwrites at each update; leave",
     RateOfHook: r"RateOfHook\.optimizer is given a rate, which training overwrites at each update; leave",
     LateScheduler: r"LateScheduler\.optimizer has a scheduler, whose rate training overwrites at each",
     Grows: r"Grows\.model adds late\.bias, late\.weight when it runs, after the optimizer got",
     OwnHead: r"OwnHead\.loss reaches head\.weight, head\.bias, which is not of the model",
-    OfNumpy: r"OfNumpy\.model begins with weights that another run of the same seed does not have",
+    OwnGenerator: r"OwnGenerator\.model begins with weights that another run of the same seed does not have",
     InBatch: r"InBatch\.loss of the first 2 samples is \S+ alone, and \S+ among 8: it depends on the other",
 }
 
@@ -217,11 +232,6 @@ def tried(workload: type[Right]) -> TrialModel:
     """Returns a trial after some updates of this class."""
     COUNT[0] = 0
     return try_updates(workload, {}, copy.deepcopy(BATCH), size=SIZE, seed=0, rate=0.1)
-
-
-@pytest.mark.parametrize("workload", [Right, Noise, Seeded, Normalised, Averaged, HalfRate])
-def test_a_right_class_passes_without_a_note(workload: type[Right]) -> None:
-    assert not tried(workload).notes
 
 
 @pytest.mark.parametrize("workload", FAULTS)
@@ -252,6 +262,22 @@ class Mixup(Right):
         return super().loss(model, {name: (value + value[order]) / 2 for name, value in batch.items()})
 
 
+class Remembers(Right):
+    """Counts its updates in a state of its own."""
+
+    num = 0
+
+    def loss(self, model: Any, batch: dict[str, Tensor]) -> Tensor:
+        self.num += model.training
+        return super().loss(model, batch) / (1 + self.num)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"num": self.num}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.num = state["num"]
+
+
 class CountsForLater(Right):
     """Counts its updates, for what begins at the hundredth."""
 
@@ -268,6 +294,11 @@ NOTES = {
     Mixup: "the loss of a sample depends on which others are beside it, by what it draws",
     CountsForLater: "CountsForLater.num (2) is another after a restart, as no checkpoint holds it",
 }
+
+
+@pytest.mark.parametrize("workload", [Right, Noise, Seeded, Normalised, Averaged, HalfRate, Draws, Remembers])
+def test_a_right_class_passes_without_a_note(workload: type[Right]) -> None:
+    assert not tried(workload).notes
 
 
 @pytest.mark.parametrize("workload", NOTES)

@@ -42,6 +42,7 @@ import torch.distributed as dist
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import Sync, Tuning
+from daybreak.contract.workload import TrainingProgress
 from daybreak.extensions.averaging.outer_optimizer import OuterOptimizer
 from daybreak.extensions.threads.thread_policy import ThreadTiming, pays
 from daybreak.training.checkpoint import TrainingState
@@ -61,8 +62,8 @@ class _Trial:
 
     before: TrainingState
     began: float
-    # Share, its epoch, batch size, rate.
-    batches: list[tuple[Indices, int, int, float]] = field(default_factory=list)
+    # Share, its progress, batch size, rate.
+    batches: list[tuple[Indices, TrainingProgress, int, float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)  # of this worker's share, by the batch's size
 
     @property
@@ -153,7 +154,7 @@ class LocalSgdEngine(TorchEngine):
         step = self._step_apart(indices, batch_size=batch_size, rate=rate, signals=signals)
         if not self._trial:
             return step
-        self._trial.batches.append((indices, self.accumulation.epoch, batch_size, rate))
+        self._trial.batches.append((indices, self.accumulation.progress, batch_size, rate))
         self._trial.losses.append(step.loss * len(indices) / batch_size)
         if len(self._trial.batches) < TRIAL * self._every:
             return replace(step, loss=self._trial.loss)
@@ -192,7 +193,7 @@ class LocalSgdEngine(TorchEngine):
         self._join(together=True)
         trial.began = time.monotonic()
         losses = []
-        for indices, self.accumulation.epoch, batch_size, rate in trial.batches:
+        for indices, self.accumulation.progress, batch_size, rate in trial.batches:
             self._alive()
             step = super().step(indices, batch_size=batch_size, rate=rate, signals=Signals())
             losses.append(step.loss)

@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from daybreak.contract.errors import JobError, PlanError, is_out_of_memory
-from daybreak.contract.workload import Batch, Workload
+from daybreak.contract.workload import Batch, TrainingProgress, Workload
 from daybreak.training.accumulation import Accumulated, Accumulation
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Gradients, Signals, Sums, finite_noise
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 class ModelWithLoss(nn.Module):
     """A model and its loss in one forward pass: weights are gathered however the loss uses the model."""
 
-    def __init__(self, model: nn.Module, loss: Callable[[Batch], Tensor]) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor]) -> None:
         super().__init__()
         self.model, self._loss = model, loss
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, *progress: TrainingProgress | None) -> Tensor:
         """Returns the loss of each sample."""
-        return self._loss(batch)
+        return self._loss(batch, *progress)
 
 
-def shard(model: nn.Module, loss: Callable[[Batch], Tensor], *, device: torch.device) -> ModelWithLoss:
+def shard(model: nn.Module, loss: Callable[..., Tensor], *, device: torch.device) -> ModelWithLoss:
     """Divides the weights of a model among all workers, block by block, and moves the shares to the device.
 
     Gradients are summed, not averaged. Raises PlanError for a model whose weights cannot be divided.
@@ -158,8 +158,7 @@ class FsdpAccumulation(Accumulation):
 
     def add_up(self, indices: Indices, *, batch_size: int, update: int) -> Accumulated:
         """Adds up the gradients of all shares, in equally many passes on each worker."""
-        self._seed_generators(update)
-        self.gradients.clear()
+        progress = self._begin(update)
         passes = self._micro_batches.split(indices)
         whole = len(indices) < 2 or not self.may_halve
         most = torch.tensor([len(passes), int(whole)], device=self._group.device)
@@ -174,7 +173,7 @@ class FsdpAccumulation(Accumulation):
                 part = passes[number] if number < len(passes) else indices[:0]
                 batch = self._batch(part) if len(part) else self._tuner.batch(self._idle())
                 for each in halves(batch, len(part)) if halved else (batch,):
-                    loss = self._whole(each).sum()
+                    loss = self._whole(each, progress).sum()
                     loss.backward(loss.new_tensor(1 / batch_size if len(part) else 0.0))
                     if len(part):
                         losses.append(loss.detach())

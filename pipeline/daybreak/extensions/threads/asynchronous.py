@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import Tuning
+from daybreak.contract.workload import TrainingProgress
 from daybreak.extensions.threads.asynchronous_workers import Processes, Trainee, WorkerPool
 from daybreak.extensions.threads.batch_window import BatchWindow, Piece, TrainBatch
 from daybreak.extensions.threads.part_queue import Cores, PartQueue
@@ -37,7 +38,7 @@ from daybreak.extensions.threads.shared_weights import SharedWeights
 from daybreak.extensions.threads.thread_policy import ALONE, ThreadPolicy
 from daybreak.extensions.threads.trainee import PartAccumulation, PartUpdater, SharedTrainee
 from daybreak.training.checkpoint import TrainingState
-from daybreak.training.engine import TorchEngine, UpdateResult
+from daybreak.training.engine import START, TorchEngine, UpdateResult
 from daybreak.training.gradients import Signals
 from daybreak.training.sample_order import Indices
 
@@ -83,7 +84,7 @@ class AsynchronousEngine(TorchEngine):
             updater=self.updater,
             micro_batches=self.micro_batches,
         )
-        self._epochs: deque[int] = deque()
+        self._progress: deque[TrainingProgress] = deque()
         self._num_batches = 0
         self._again: deque[TrainBatch] = deque()  # batches to train on, undone ones first
 
@@ -93,19 +94,19 @@ class AsynchronousEngine(TorchEngine):
     def _new_updater(self, optimizer: Optimizer) -> PartUpdater:
         return PartUpdater(optimizer, tuner=self._tuner, group=self.group)
 
-    def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
-        """Notes the epoch of a share; workers load it themselves."""
-        self._epochs.append(epoch)
+    def prepare(self, indices: Indices, *, progress: TrainingProgress = START) -> None:
+        """Notes the progress at a share; workers load it themselves."""
+        self._progress.append(progress)
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
         """Hands out a batch; the loss is that of the updates that ended meanwhile."""
         queue, window = self.queue, self.window
-        epoch = self._epochs.popleft() if self._epochs else 0
+        progress = self._progress.popleft() if self._progress else START
         if queue.policy is None:
             queue.policy = ThreadPolicy(batch_size=batch_size)
         self._num_batches += 1
         number = self._num_batches
-        batch = TrainBatch(number=number, indices=indices, epoch=epoch, rate=rate, size=batch_size)
+        batch = TrainBatch(number=number, indices=indices, progress=progress, rate=rate, size=batch_size)
         self._again.append(batch)
         while self._again:
             if not window.batches:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from daybreak.contract.errors import JobError
+from daybreak.contract.workload import TrainingProgress
 from daybreak.training.sample_order import Indices
 from daybreak.training.termination import die_with_parent
 
@@ -27,7 +28,7 @@ class BatchPart:
 
     number: int  # of the update
     indices: Indices
-    epoch: int
+    progress: TrainingProgress
     options: tuple[dict[str, Any], ...]  # of the optimizer's groups: rate, momentum, betas, eps
     micro_batch_size: int
     measures_noise: bool

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from daybreak.contract.errors import NotFinite
+from daybreak.contract.workload import TrainingProgress
 from daybreak.extensions.threads.thread_policy import ThreadTiming
 from daybreak.training.sample_order import Indices
 
@@ -20,7 +21,7 @@ class TrainBatch:
 
     number: int
     indices: Indices
-    epoch: int
+    progress: TrainingProgress
     rate: float
     size: int
 

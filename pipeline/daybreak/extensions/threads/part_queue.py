@@ -94,7 +94,7 @@ class PartQueue:
         return BatchPart(
             number=self.number,
             indices=piece.indices,
-            epoch=batch.epoch,
+            progress=batch.progress,
             options=self._updater.options(
                 rate=batch.rate,
                 num_samples=batch.size if piece.of > 1 else num_samples,

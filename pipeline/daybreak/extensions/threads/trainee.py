@@ -102,7 +102,7 @@ class SharedTrainee:
         self._shared.read()
         self._micro_batches.resize(part.micro_batch_size)
         size = len(part.indices)
-        accumulation.prepare(part.indices, epoch=part.epoch)
+        accumulation.prepare(part.indices, progress=part.progress)
         accumulation.begin(part.indices)
         accumulation.looks = part.measures_noise
         own = accumulation.add_up(part.indices, batch_size=size, update=part.number)

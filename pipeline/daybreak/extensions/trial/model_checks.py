@@ -20,7 +20,9 @@ from daybreak.contract.table import Table
 from daybreak.contract.workload import (
     ARRAYS,
     State,
+    TrainingProgress,
     has_estimator,
+    loss_of,
     make_model,
     own_schedule,
     serves_rows,
@@ -192,7 +194,7 @@ class ModelChecks:
     def _loss(self, model: nn.Module, batch: Any) -> Tensor:
         size = _size(batch)
         with self._method("loss"):
-            losses: Tensor = self.workload.loss(model, batch)
+            losses = loss_of(self.workload, progress=TrainingProgress())(model, batch)
         shape = list(getattr(losses, "shape", ())) if hasattr(losses, "shape") else type(losses).__name__
         if shape != [size]:
             wanted = f'return one a sample, shape [{size}], as by reduction="none"'

@@ -6,19 +6,19 @@ seed bit for bit. Each is tried on a batch; what does not hold is one sentence t
 
 import copy
 import inspect
-import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.workload import Batch, State, make_model
+from daybreak.contract.workload import Batch, State, TrainingProgress, loss_of, make_model
 from daybreak.training.checkpoint import pack, unpack
+from daybreak.training.generators import seed_all
 from daybreak.training.learning_rate import rate_shares
+from daybreak.training.own_state import load_own_state, pack_own_state
 from daybreak.training.process_group import be_deterministic
 from daybreak.training.tuning import NORMS, halves, leaves, new_optimizer, same_bits, schedules_rate
 
@@ -35,7 +35,7 @@ class TrialModel:
     """A model in training: as `workload` makes it, from a seed; `notes` say what may be meant."""
 
     def __init__(self, workload: Any, state: State, *, seed: int, rate: float) -> None:
-        torch.manual_seed(seed)
+        seed_all(seed)
         self.workload, self._rate = workload, GENTLE * rate
         self.model = make_model(workload, state)
         self.model.train()
@@ -51,12 +51,17 @@ class TrialModel:
     def _keep_rates(self) -> None:
         self._rates = _rates(self.optimizer)
 
+    def loss(self, batch: Batch) -> Tensor:
+        """Returns the loss of each sample at the progress of the newest update."""
+        progress = TrainingProgress(update=self._num_updates, generator=torch.default_generator)
+        return loss_of(self.workload, progress=progress)(self.model, batch)
+
     def update(self, batch: Batch) -> None:
         """Takes an update as the engine does: seeded by its number, with the rate that training sets."""
         self._num_updates += 1
-        torch.manual_seed(self._num_updates)
+        seed_all(self._num_updates)
         self.optimizer.zero_grad()
-        loss = self.workload.loss(self.model, batch).mean()
+        loss = self.loss(batch).mean()
         loss.backward()
         self.loses_rate |= schedules_rate(self.optimizer) or _rates(self.optimizer) != self._rates
         for group, part in zip(self.optimizer.param_groups, self._parts, strict=True):
@@ -68,6 +73,7 @@ class TrialModel:
         """Takes over what a checkpoint holds of another."""
         self.model.load_state_dict(copy.deepcopy(other.model.state_dict()))
         self.optimizer.load_state_dict(unpack(*copy.deepcopy(pack(other.optimizer.state_dict()))))
+        load_own_state(self.workload, *copy.deepcopy(pack_own_state(other.workload)))
         self._num_updates = other._num_updates
 
     def is_like(self, other: "TrialModel") -> bool:
@@ -109,18 +115,10 @@ def _expect_repeatable(trial: TrialModel, again: TrialModel, batch: Batch) -> No
             trial,
             "model",
             "begins with weights that another run of the same seed does not have",
-            "draw them from torch, whose generator training seeds, not from random or numpy",
+            "draw them from the global generators of torch, numpy and random, which training seeds",
         )
-    drawn = _generators()
     _update_first(trial, batch)
     again.update(batch)
-    if _generators() != drawn:
-        raise _wrong(
-            trial,
-            "loss",
-            "draws from random or numpy, which another run of the same seed does not repeat",
-            "draw random numbers from torch, whose generator training seeds",
-        )
     if not trial.is_like(again):
         raise _wrong(
             trial,
@@ -128,7 +126,7 @@ def _expect_repeatable(trial: TrialModel, again: TrialModel, batch: Batch) -> No
             f"of two runs of one seed differs: {trial.losses[0]:.6g} and {again.losses[0]:.6g} in their "
             f"first update, or the weights after it",
             "keep what it counts in buffers of the model, not in the class or its module, and draw random "
-            "numbers from torch",
+            "numbers from the global generators of torch, numpy and random, which training seeds",
         )
 
 
@@ -145,7 +143,8 @@ def _expect_restartable(trial: TrialModel, restarted: TrialModel, batch: Batch) 
             "model",
             f"keeps state that no checkpoint holds: the loss of an update is {trial.losses[-1]:.6g}, and "
             f"{restarted.losses[-1]:.6g} after a restart{named}",
-            "keep it in parameters or buffers (register_buffer), or in the state of the optimizer",
+            "keep it in parameters or buffers (register_buffer), in the state of the optimizer, or in what "
+            "state_dict and load_state_dict of the class have",
         )
     if numbers := _differing(trial, restarted, kinds=NUMBERS):
         trial.notes.append(
@@ -229,12 +228,6 @@ def _parameters_of(workload: Any) -> Iterator[tuple[str, Tensor]]:
                     yield f"{name}.{part}".rstrip("."), value
 
 
-def _generators() -> object:
-    """Returns the states of the global generators that training does not seed."""
-    state = np.random.get_state(legacy=False)["state"]
-    return random.getstate(), state["pos"], state["key"].tobytes()
-
-
 def _some(names: list[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
@@ -301,9 +294,11 @@ def _check_independent(trial: TrialModel, batch: Batch, size: int) -> None:
 def _losses(trial: TrialModel, batch: Batch, state: Mapping[str, Tensor], *, seed: int = 0) -> Tensor:
     """Returns the losses of a batch by the model in this state."""
     trial.model.load_state_dict(state)
-    torch.manual_seed(seed)
+    own = copy.deepcopy(pack_own_state(trial.workload))
+    seed_all(seed)
     with torch.no_grad():
-        losses: Tensor = trial.workload.loss(trial.model, batch)
+        losses = trial.loss(batch)
+    load_own_state(trial.workload, *own)
     return losses
 
 

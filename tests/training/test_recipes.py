@@ -1,0 +1,127 @@
+"""The recipes of docs/own-data.md do what they say, and are the same after a kill."""
+
+import math
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from daybreak.contract.record_parts import Tuning
+from daybreak.extensions.trial.trial_updates import try_updates
+from daybreak.training import checkpoint
+from daybreak.training.engine import TorchEngine
+from daybreak.training.trainer import Trainer
+from tests.fakes import AtOnce
+from tests.training.nights import ROOT
+from tests.training.recipes import recipe
+
+NUM_SAMPLES, SIZE = 48, 8
+SECTION = "### Training as you would write it"
+
+
+def recipes() -> dict[str, str]:
+    """Returns the code of each recipe, by the words in bold before it."""
+    page = (ROOT / "docs/own-data.md").read_text()
+    section = page[page.index(SECTION) + len(SECTION) :]
+    section = section[: section.index("\n### ")]
+    found = re.findall(r"\*\*([^*]+)\*\*(?:(?!\*\*).)*?```python\n(.*?)```", section, re.DOTALL)
+    return {name: textwrap.dedent(code) for name, code in found}
+
+
+class Net(nn.Module):
+    """The model of an account's payments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Tanh())
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        answer: Tensor = self.head(self.encoder(batch["x"]))
+        return answer
+
+
+class Payments:
+    """The class that recipes add to."""
+
+    def __init__(self) -> None:
+        self.memory, self.num_hard = torch.zeros(2), 0
+
+    def model(self) -> nn.Module:
+        return Net()
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters)
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        logits = model(batch)[:, 0]
+        return binary_cross_entropy_with_logits(logits, batch["is_fraud"].float(), reduction="none")
+
+    def dataset(self, folder: Path, split: str) -> Any:
+        return Rows()
+
+
+class Rows:
+    """Payments of which some are fraud."""
+
+    def __init__(self) -> None:
+        drawn = np.random.default_rng(0)
+        self.x = torch.tensor(drawn.normal(size=(NUM_SAMPLES, 2)), dtype=torch.float32)
+        self.is_fraud = (self.x[:, 0] > 0).long()
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitems__(self, samples: Any) -> dict[str, Tensor]:
+        rows = torch.as_tensor(np.asarray(samples))
+        return {"x": self.x[rows], "is_fraud": self.is_fraud[rows]}
+
+
+def made_of(code: str) -> Any:
+    """Returns the class with the lines of a recipe in it."""
+    names = {"torch": torch, "nn": nn, "Payments": Payments}
+    names |= {"binary_cross_entropy_with_logits": binary_cross_entropy_with_logits, "np": np}
+    exec("class Recipe(Payments):\n" + textwrap.indent(code, "    "), names)
+    return names["Recipe"]
+
+
+def trained(workload: Any, folder: Path, *, until: float = math.inf) -> dict[str, Tensor]:
+    """Returns the weights of a run from its newest checkpoint to an update, or to its end."""
+    made = recipe(num_samples=3 * NUM_SAMPLES, batch_size=SIZE, peak=0.05)
+    engine = TorchEngine(workload, Rows(), seed=7, micro_batch_size=SIZE, tuning=Tuning())  # type: ignore[arg-type]
+    trainer = Trainer(
+        engine,
+        made,
+        folder=folder,
+        epoch_samples=NUM_SAMPLES,
+        told_to_stop=lambda: trainer.num_updates + 1 >= until,
+        report=lambda progress: None,
+        executor=AtOnce(),
+    )
+    if path := checkpoint.newest(folder, identity=made.identity):
+        trainer.resume(path)
+    trainer.run()
+    return {name: weight.clone() for name, weight in engine.weights().items()}
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_a_recipe_trains_and_is_the_same_after_a_kill(name, tmp_path):
+    workload = made_of(recipes()[name])
+    alone = trained(workload(), tmp_path / "alone")
+    for until in (4, 11, math.inf):
+        resumed = trained(workload(), tmp_path / "stopped", until=until)
+    assert all(torch.equal(resumed[name], weight) for name, weight in alone.items())
+    torch.manual_seed(7)
+    assert any(not torch.equal(alone[name], weight) for name, weight in Net().state_dict().items())
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_try_has_no_objection_to_a_recipe(name):
+    batch = Rows().__getitems__(range(SIZE))
+    assert try_updates(made_of(recipes()[name]), {}, batch, size=SIZE, seed=0, rate=0.01).notes == []
