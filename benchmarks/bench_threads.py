@@ -255,8 +255,8 @@ class UnadjustedUpdater(PartUpdater):
 class UnadjustedEngine(AsynchronousEngine):
     """An engine whose updates are not adjusted to the number of workers."""
 
-    def _new_updater(self, optimizer: Any) -> UnadjustedUpdater:
-        return UnadjustedUpdater(optimizer, tuner=self._tuner, group=self.group)
+    def _new_updater(self, optimizers: Any) -> UnadjustedUpdater:
+        return UnadjustedUpdater(optimizers, tuner=self._tuner, group=self.group)
 
 
 class SynchronousCores(VirtualCores):

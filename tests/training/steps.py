@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from daybreak.contract.record_parts import Tuning
+from daybreak.contract.workload import TrainingProgress
 from daybreak.training import accumulation
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
@@ -39,6 +40,31 @@ class OwnTable(LineWorkload):
     def _answer(self, model: Any, batch: Any) -> Any:
         near = functional.embedding(batch["key"], model["table"].weight, sparse=self.sparse).mean(1)
         return model["net"](batch["x"][:, None])[:, 0] + near
+
+
+class Alternating(LineWorkload):
+    """A table and a net with an optimizer each: one of them steps, or both in every third update."""
+
+    def optimizer(self, model: Any) -> Any:
+        return {
+            "table": torch.optim.Adagrad(model["table"].parameters()),
+            "net": torch.optim.AdamW(model["net"].parameters()),
+        }
+
+    def loss(self, model: Any, batch: Any, progress: TrainingProgress) -> Any:
+        losses = super().loss(model, batch)
+        both = {"table": losses, "net": 2 * losses}
+        return {name: each for n, (name, each) in enumerate(both.items()) if progress.update % 3 != n}
+
+
+class Frozen(LineWorkload):
+    """Its table is frozen in every other update, though weight decay would change it."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        return torch.optim.AdamW(parameters, weight_decay=0.5)
+
+    def trainable(self, model: Any, progress: TrainingProgress) -> None:
+        model["table"].requires_grad_(progress.update % 2 == 1)
 
 
 def steps(
@@ -75,11 +101,28 @@ KINDS: dict[str, type[LineWorkload]] = {
     "sharded": LineWorkload,
     "tied": Tied,
     "own table": OwnTable,
+    "alternating": Alternating,
+    "alternating sparse": Alternating,
+    "alternating sharded": Alternating,
+    "frozen": Frozen,
+    "frozen sharded": Frozen,
+    "float16": LineWorkload,
+    "float16 sharded": LineWorkload,
     "clipped": LineWorkload,
     "clipped sparse": LineWorkload,
     "clipped sharded": LineWorkload,
 }
-SPARSE = {"sparse", "tied", "own table", "clipped sparse"}
+SPARSE = {"sparse", "tied", "own table", "clipped sparse", "alternating sparse"}
+
+
+def tuning_of(kind: str) -> Tuning:
+    return Tuning(sharded="sharded" in kind, precision="float16" if "float16" in kind else "float32")
+
+
+def held(made: TorchEngine) -> int:
+    """Returns the number of parameters whose moments a worker holds."""
+    return sum(len(optimizer.state) for optimizer in made.updater.optimizers.values())
+
 
 if __name__ == "__main__":
     accumulation.LOOK_EVERY = 1
@@ -88,15 +131,15 @@ if __name__ == "__main__":
         made = steps(
             Path(sys.argv[1]),
             sparse=kind in SPARSE,
-            tuning=Tuning(sharded="sharded" in kind),
+            tuning=tuning_of(kind),
             kind=workload,
             clipping=clipping,
         )
         state = made.save()
-        own = len(made.optimizer.state)
+        own = held(made)
         score = made.mean_score(np.arange(30), alive=lambda: None)
         made.load(state)
-        assert len(made.optimizer.state) == own  # what others hold is not kept, also after a restart
+        assert held(made) == own  # what others hold is not kept, also after a restart
         if made.rank == 0:
             tensors = {**state.tensors, "noise": made.noises, "score": score}  # type: ignore[attr-defined]
             torch.save(tensors, Path(sys.argv[1]) / f"{kind}.pt")

@@ -26,7 +26,7 @@ from tests.fakes import LineWorkload, write_curve
 from tests.training import short_of_memory, unlike
 from tests.training.nights import ROOT
 from tests.training.recipes import recipe
-from tests.training.steps import BATCHES, KINDS, SHORT, OwnTable, Tied, steps
+from tests.training.steps import BATCHES, KINDS, SHORT, OwnTable, Tied, steps, tuning_of
 
 SHARE = np.arange(8)
 
@@ -99,9 +99,22 @@ def test_uneven_and_empty_shares_of_two_workers_change_nothing(folder):
         assert together["score"] == pytest.approx(
             alone.mean_score(np.arange(30), alive=lambda: None), abs=1e-6
         )
-    for kinds in (("dense", "sharded"), ("clipped", "clipped sharded")):
+    for kind in ("alternating", "alternating sparse", "frozen"):
+        alone = steps(folder, sparse="sparse" in kind, kind=KINDS[kind]).model.state_dict()
+        close_to(torch.load(folder / f"{kind}.pt")["model"], alone)
+    alone = steps(folder, tuning=tuning_of("float16")).model.state_dict()
+    for name, weight in torch.load(folder / "float16.pt")["model"].items():  # shares are rounded otherwise
+        torch.testing.assert_close(weight, alone[name], rtol=1e-3, atol=1e-3)
+    for kinds in (
+        ("dense", "sharded"),
+        ("clipped", "clipped sharded"),
+        ("alternating", "alternating sharded"),
+        ("frozen", "frozen sharded"),
+        ("float16", "float16 sharded"),
+    ):
         whole, sharded = (torch.load(folder / f"{kind}.pt") for kind in kinds)
-        for part in ("model", "optimizer"):
+        # Moments are numbered as they came to be, which is later for weights that thaw.
+        for part in ("model",) if "frozen" in kinds else ("model", "optimizer"):
             assert all(torch.equal(value, sharded[part][name]) for name, value in whole[part].items())
 
 

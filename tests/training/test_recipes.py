@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from daybreak.contract.record_parts import Tuning
+from daybreak.contract.workload import make_model
 from daybreak.extensions.trial.trial_updates import try_updates
 from daybreak.training import checkpoint
+from daybreak.training.checkpoint import write_tensors
 from daybreak.training.engine import TorchEngine
 from daybreak.training.trainer import Trainer
 from tests.fakes import AtOnce
@@ -53,7 +56,7 @@ class Payments:
     def __init__(self) -> None:
         self.memory, self.num_hard = torch.zeros(2), 0
 
-    def model(self) -> nn.Module:
+    def model(self, state: Any) -> nn.Module:
         return Net()
 
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
@@ -83,12 +86,16 @@ class Rows:
         return {"x": self.x[rows], "is_fraud": self.is_fraud[rows]}
 
 
-def made_of(code: str) -> Any:
-    """Returns the class with the lines of a recipe in it."""
-    names = {"torch": torch, "nn": nn, "Payments": Payments}
-    names |= {"binary_cross_entropy_with_logits": binary_cross_entropy_with_logits, "np": np}
-    exec("class Recipe(Payments):\n" + textwrap.indent(code, "    "), names)
-    return names["Recipe"]
+def made_of(code: str, folder: Path) -> Any:
+    """Returns the class with the lines of a recipe in it, whose module is in a folder with weights."""
+    write_tensors(folder / "encoder.safetensors", Net().encoder.state_dict())
+    names = {"torch": torch, "nn": nn, "Path": Path, "load_file": load_file, "softplus": softplus}
+    names |= {"binary_cross_entropy_with_logits": binary_cross_entropy_with_logits}
+    names |= {"Network": Net, "TableWorkload": Payments, "__file__": str(folder / "payments.py")}
+    if not code.startswith("class "):
+        code = "class Payments(TableWorkload):\n" + textwrap.indent(code, "    ")
+    exec(code, names)
+    return names["Payments"]
 
 
 def trained(workload: Any, folder: Path, *, until: float = math.inf) -> dict[str, Tensor]:
@@ -112,16 +119,19 @@ def trained(workload: Any, folder: Path, *, until: float = math.inf) -> dict[str
 
 @pytest.mark.parametrize("name", recipes())
 def test_a_recipe_trains_and_is_the_same_after_a_kill(name, tmp_path):
-    workload = made_of(recipes()[name])
+    workload = made_of(recipes()[name], tmp_path)
+    torch.manual_seed(7)
+    before = make_model(workload(), {}).state_dict()
     alone = trained(workload(), tmp_path / "alone")
     for until in (4, 11, math.inf):
         resumed = trained(workload(), tmp_path / "stopped", until=until)
     assert all(torch.equal(resumed[name], weight) for name, weight in alone.items())
-    torch.manual_seed(7)
-    assert any(not torch.equal(alone[name], weight) for name, weight in Net().state_dict().items())
+    assert any(not torch.equal(alone[name], weight) for name, weight in before.items())
 
 
 @pytest.mark.parametrize("name", recipes())
-def test_try_has_no_objection_to_a_recipe(name):
+def test_try_has_no_objection_to_a_recipe(name, tmp_path):
     batch = Rows().__getitems__(range(SIZE))
-    assert try_updates(made_of(recipes()[name]), {}, batch, size=SIZE, seed=0, rate=0.01).notes == []
+    assert (
+        try_updates(made_of(recipes()[name], tmp_path), {}, batch, size=SIZE, seed=0, rate=0.01).notes == []
+    )

@@ -112,7 +112,7 @@ class Tuning(Record):
     loader_processes: bool = False  # processes in place of these threads
     in_memory: bool = False  # samples stay in columns in memory once they were read
     pinned: bool = False  # batches in page-locked memory, from which an accelerator copies by itself
-    precision: Literal["float32", "bfloat16"] = "float32"  # of products; weights are float32
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of products; weights are float32
     band_rate: float = 0.0  # share of the spectrum that convolutions leave out, as `train.band_rate` says
     compiled: bool = False
     fused: bool = False  # the optimizer updates all weights in one kernel

@@ -93,6 +93,10 @@ class Workload(Protocol):
         metric_slices: dict[str, str]                   metrics that are the mean of a slice, and which slice
         baselines(folder) -> dict[str, Tensor]          scores of simple rules on the test split, [n]
 
+    It may say at each update which parameters are trained, by their `requires_grad`; others stay as they are:
+
+        trainable(model, progress) -> None
+
     Where `train.schedule` is `own`, it gives the learning rate as a factor of `train.rate`, by the share of
     the samples that is done:
 
@@ -142,8 +146,12 @@ class Workload(Protocol):
     def model(self, state: State) -> "nn.Module":
         """Returns a new model, initialised from torch's global seed; the method need not take `state`."""
 
-    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        """Returns the optimizer; the trainer sets its learning rate at each update."""
+    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer | Mapping[str, Optimizer]":
+        """Returns the optimizer; the trainer sets its learning rate at each update.
+
+        With an argument named `model` it gets the model in place of its parameters. It may return several by
+        name, of different parameters; `loss` then may return a dict of the losses of those that step.
+        """
 
     def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
         """Returns the loss of each sample, shape [b], not reduced.
@@ -171,6 +179,11 @@ def has_estimator(workload: Any) -> bool:
 def asks_progress(workload: Any) -> bool:
     """Returns whether the loss of a workload gets the progress of the run."""
     return "progress" in inspect.signature(workload.loss).parameters
+
+
+def thaws(workload: Any) -> bool:
+    """Returns whether a workload says at each update which parameters are trained."""
+    return hasattr(workload, "trainable")
 
 
 def loss_of(workload: Any, *, progress: TrainingProgress) -> "Callable[[nn.Module, Batch], Tensor]":

@@ -25,7 +25,16 @@ from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own
 from daybreak.training import noise, sample_order
 from daybreak.training.sample_order import Indices
-from daybreak.training.tuning import ShardedOptimizer, Tuner, new_model, new_optimizer, read, tensors
+from daybreak.training.tuning import (
+    ShardedOptimizer,
+    Tuner,
+    give_shapes,
+    new_model,
+    new_optimizers,
+    read,
+    tensors,
+)
+from daybreak.training.turns import Losses, Turns, by_sample
 
 NOISE_BATCHES = 8
 NUM_SIZED = 256  # samples among which the largest is sought
@@ -45,7 +54,7 @@ class Harness:
         self.device = device_here()
         self.tuning = Tuning()
         self._tuner = Tuner(self.tuning, self.device)
-        self._loss: Callable[[Batch], Tensor]
+        self._loss: Callable[[Batch], Losses]
         with self._blame_user_code("dataset"):
             data: Any = workload.dataset(folder, "train")
             self.data = data
@@ -65,6 +74,7 @@ class Harness:
         with self._blame_user_code("model"):
             state = getattr(self.data, "state", {})
             model = new_model(self.workload, state, rate=self.tuning.band_rate)
+            give_shapes(model, self.workload, lambda: read(self.data, [0]))
             progress = TrainingProgress() if asks_progress(self.workload) else None
             self._loss = partial(self._tuner.loss, self.workload, model, progress=progress)
             if self.tuning.sharded_weights:
@@ -72,9 +82,12 @@ class Harness:
             self.model = self._tuner.model(model)
             self.model.train()
         with self._blame_user_code("optimizer"):
-            self.optimizer = self._tuner.optimizer(new_optimizer(self.workload, self.model))
+            made = new_optimizers(self.workload, self.model)
+            self.optimizers = {name: self._tuner.optimizer(each) for name, each in made.items()}
+            self._turns, self._stepping = Turns(made), frozenset(made)
         if self.tuning.sharded and not self.tuning.sharded_weights:
-            ShardedOptimizer(self.optimizer, rank=0, world_size=num_workers)  # which drops others' gradients
+            for each in self.optimizers.values():
+                ShardedOptimizer(each, rank=0, world_size=num_workers)  # which drops others' gradients
 
     def _shard(self, model: nn.Module, num_workers: int) -> nn.Module:
         """Returns the model with worker 0's share of its weights, among workers that are simulated.
@@ -177,32 +190,35 @@ class Harness:
             block=self._block,
         )
 
-    def loss(self, batch: Batch, size: int) -> Tensor:
-        """Returns the loss of each sample, shape [size].
+    def loss(self, batch: Batch, size: int) -> Losses:
+        """Returns the loss of each sample, shape [size], or of each that steps by the names of optimizers.
 
         Raises ParamsError for another shape, DataError for values that are not finite.
         """
         with self._blame_user_code("loss"):
-            loss = self._loss(batch)
-        if tuple(loss.shape) != (size,):
-            raise ParamsError(
-                f"{self.name} returns a loss of shape {list(loss.shape)} for {size} samples; "
-                f"return one value per sample, shape [{size}], not reduced (key workload)"
-            )
+            losses = self._loss(batch)
+        for each in [losses] if isinstance(losses, Tensor) else losses.values():
+            if tuple(each.shape) != (size,):
+                raise ParamsError(
+                    f"{self.name} returns a loss of shape {list(each.shape)} for {size} samples; "
+                    f"return one value per sample, shape [{size}], not reduced (key workload)"
+                )
+        loss = by_sample(losses)
         if not bool(torch.isfinite(loss).all()):
             number = int((~torch.isfinite(loss)).sum())
             raise DataError(
                 f"{self.name} returns a loss that is not finite for {number} of {size} samples; "
                 f"look for NaN in its features and in its loss"
             )
-        return loss
+        return losses
 
     def backward(self, batch: Batch, size: int) -> None:
         """Computes the gradients of the mean loss, replacing the ones before."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(batch, size).mean()
+        for each in self.optimizers.values():
+            each.zero_grad(set_to_none=True)
+        losses = self.loss(batch, size)
         with self._blame_user_code("loss"):
-            loss.backward()  # type: ignore[no-untyped-call]
+            _, self._stepping = self._turns.backward(losses, lambda loss: loss / size)
 
     def step(self, batch: Batch, size: int) -> None:
         """Runs forward, backward and update."""
@@ -212,7 +228,9 @@ class Harness:
     def update(self) -> None:
         """Updates the weights by their gradients."""
         with self._blame_user_code("optimizer"):
-            self.optimizer.step()
+            for name, each in self.optimizers.items():
+                if name in self._stepping:
+                    each.step()
 
     def now(self) -> float:
         """Returns the clock in seconds, once the device has finished its queue."""

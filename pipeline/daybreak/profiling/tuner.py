@@ -325,9 +325,9 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         step=replace(job.step, optimizer_share=optimizer_s / step_s if step_s else 0.0),
         model=ModelFacts(
             sparse_rows=sum(map(_rows_with_gradient, dense)) / num_rows if num_rows else 0.0,
-            sparse_equal=same_if_sparse(harness.optimizer),
+            sparse_equal=all(map(same_if_sparse, harness.optimizers.values())),
             table_share=sum(table.weight.numel() for table in dense) / max(1, num_parameters),
-            fusible=fusible(harness.optimizer),
+            fusible=all(map(fusible, harness.optimizers.values())),
             images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
             blocks=bool(blocks(harness.model)),
             convolves=limitable(harness.model),

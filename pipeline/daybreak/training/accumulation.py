@@ -7,11 +7,13 @@ of the mean, for any shares and any size of the passes.
 import logging
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 from daybreak.contract.errors import is_out_of_memory
-from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress
+from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress, thaws
 from daybreak.training.generators import Generators
 from daybreak.training.gradients import Gradients
 from daybreak.training.loader import Loader
@@ -19,6 +21,7 @@ from daybreak.training.micro_batch import MicroBatches
 from daybreak.training.process_group import WorkerGroup
 from daybreak.training.sample_order import Indices
 from daybreak.training.tuning import Tuner, halves, normalised
+from daybreak.training.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ class Accumulated:
     losses: list[Tensor]  # of each pass
     first: tuple[Tensor, int] | None = None  # |gradient|^2 and samples of the first pass, for the noise
     is_short: bool = False  # memory did not suffice, so the gradient is not valid
+    names: frozenset[str] = frozenset()  # of the optimizers that step
 
 
 class Accumulation:
@@ -49,7 +53,10 @@ class Accumulation:
         tuner: Tuner,
         group: WorkerGroup,
         seed: int,
+        turns: Turns,
+        scaler: GradScaler | None = None,
     ) -> None:
+        self._turns, self._scaler = turns, scaler
         self.gradients, self.progress = gradients, TrainingProgress()  # of the share of this update
         self._workload, self._model, self._tuner = workload, model, tuner
         self._loader, self._micro_batches = loader, micro_batches
@@ -57,7 +64,7 @@ class Accumulation:
         self.generators = Generators(
             seed=seed, rank=group.rank, world_size=group.world_size, device=group.device
         )
-        self._asks_progress = asks_progress(workload)
+        self._asks_progress, self._thaws = asks_progress(workload), thaws(workload)
         self._prepared: deque[tuple[Indices, TrainingProgress]] = deque()  # shares that come
         self._weights: dict[int, Tensor] = {}
         self._warns_of_passes = normalised(model)
@@ -82,7 +89,9 @@ class Accumulation:
         """
         progress = self._begin(update)
         losses: list[Tensor] = []
+        names: frozenset[str] = frozenset()
         first = None
+        weigh = partial(self._weighed, batch_size=batch_size)
         measures_noise = self.gradients.world_size == 1 and self.measures_noise(len(indices), update=update)
         try:
             passes = self._micro_batches.split(indices)
@@ -93,10 +102,10 @@ class Accumulation:
             for part in passes:
                 whole = self._batch(part)
                 for batch in halves(whole, len(part)) if halved else (whole,):
-                    loss = self._tuner.loss(self._workload, self._model, batch, progress).sum()
-                    # As the argument of `backward`, the weight would have torch import its compiler's SymPy.
-                    (loss * self._weight(loss, batch_size)).backward()  # type: ignore[no-untyped-call]
-                    losses.append(loss.detach())
+                    loss = self._tuner.loss(self._workload, self._model, batch, progress)
+                    summed, stepping = self._turns.backward(loss, weigh)
+                    losses.append(summed)
+                    names |= stepping
                     if measures_noise and first is None:
                         first = self.gradients.square(), len(part) // 2 if halved else len(part)
         except (RuntimeError, MemoryError) as error:
@@ -105,15 +114,18 @@ class Accumulation:
             self._micro_batches.fall_short(error)
             # The others are waiting in the all-reduce: join them, and signal it there.
             return Accumulated(losses=losses, is_short=True)
-        return Accumulated(losses=losses, first=first if len(losses) > 1 else None)
+        return Accumulated(losses=losses, first=first if len(losses) > 1 else None, names=names)
 
     def _begin(self, update: int) -> TrainingProgress | None:
-        """Clears gradients and seeds for an update; returns its progress if the loss asks for it."""
+        """Seeds for an update, freezes and clears; returns its progress if the loss asks for it."""
         self._seed_generators(update)
+        progress = None
+        if self._asks_progress or self._thaws:
+            progress = replace(self.progress, update=update, generator=self.generators.device)
+        if self._thaws and progress:
+            self._workload.trainable(self._model, progress)  # type: ignore[attr-defined]
         self.gradients.clear()
-        if not self._asks_progress:
-            return None
-        return replace(self.progress, update=update, generator=self.generators.device)
+        return progress if self._asks_progress else None
 
     def measures_noise(self, num_samples: int, *, update: int) -> bool:
         """Returns whether this update measures the noise of gradients."""
@@ -127,11 +139,15 @@ class Accumulation:
         """Returns the samples of a pass, on the device."""
         return self._tuner.batch(self._loader.get(part, epoch=self.progress.epoch))
 
-    def _weight(self, loss: Tensor, batch_size: int) -> Tensor:
-        """Returns the weight of a loss in its batch's mean; cached, as it takes as long as a layer."""
+    def _weighed(self, loss: Tensor, *, batch_size: int) -> Tensor:
+        """Returns a sum of losses as a part of its batch's mean, times the factor of float16.
+
+        The weight is cached, as making it takes as long as a layer.
+        """
         if batch_size not in self._weights:
             self._weights = {batch_size: loss.new_tensor(1 / batch_size)}
-        return self._weights[batch_size]
+        weighed = loss * self._weights[batch_size]
+        return self._scaler.scale(weighed) if self._scaler else weighed
 
     def _seed_generators(self, update: int) -> None:
         """Seeds by the number of the update: dropout is repeatable without saving a generator's state."""

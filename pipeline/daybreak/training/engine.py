@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from daybreak.contract.errors import JobError, is_out_of_memory
+from daybreak.contract.errors import JobError, ParamsError, is_out_of_memory
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
-from daybreak.contract.workload import TrainingProgress, Workload
+from daybreak.contract.workload import TrainingProgress, Workload, thaws
 from daybreak.training.accumulation import Accumulation
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.column_files import ColumnFiles
@@ -35,7 +35,16 @@ from daybreak.training.process_group import WorkerGroup
 from daybreak.training.recipe import Clipping
 from daybreak.training.sample_order import Indices
 from daybreak.training.timers import StepTimer
-from daybreak.training.tuning import Tuner, check_model, new_model, new_optimizer, normalised
+from daybreak.training.tuning import (
+    Tuner,
+    check_model,
+    give_shapes,
+    new_model,
+    new_optimizers,
+    normalised,
+    read,
+)
+from daybreak.training.turns import Turns
 from daybreak.training.updater import Updater
 
 START = TrainingProgress()
@@ -95,6 +104,7 @@ class TorchEngine:
     """
 
     can_score = True  # samples, between updates
+    takes_all = True  # that a class may have: several optimizers, weights that thaw, float16
 
     def __init__(
         self,
@@ -115,11 +125,19 @@ class TorchEngine:
         seed_all(seed)
         self._tuner = Tuner(tuning, self.device)
         model = new_model(workload, getattr(dataset, "state", {}), rate=tuning.band_rate)
+        give_shapes(model, workload, lambda: read(dataset, [0]))
         check_model(model)
         self.model = self._tuner.model(self._shard(model, workload))
         self.model.train()
-        self.updater = self._new_updater(new_optimizer(workload, self.model))
-        self.optimizer = self.updater.optimizer
+        optimizers = new_optimizers(workload, self.model)
+        if not self.takes_all and (len(optimizers) > 1 or thaws(workload) or tuning.precision == "float16"):
+            raise ParamsError(
+                f"several optimizers, a method trainable and train.precision: float16 need workers that each "
+                f"have the whole model and agree at every update, and not {type(self).__name__}; name a "
+                f"machine with more memory in plan.machines, and leave train.sync and train.threads at their "
+                f"defaults"
+            )
+        self.updater = self._new_updater(optimizers)
         gradients = self._new_gradients()
         self._loader = Loader(
             self._tuner.data(dataset, files=column_files),
@@ -146,6 +164,8 @@ class TorchEngine:
             tuner=self._tuner,
             group=group,
             seed=seed,
+            turns=Turns(optimizers),
+            scaler=self.updater.scaler,
         )
         self._updates, self._clipping = 0, clipping
         # BatchNorm takes its statistics over a share, so a share of another size would change the model.
@@ -155,11 +175,22 @@ class TorchEngine:
         """Returns the model, divided among workers by engines that do so, before it goes to the device."""
         return model
 
-    def _new_updater(self, optimizer: Optimizer) -> Updater:
-        return Updater(optimizer, tuner=self._tuner, group=self.group)
+    def _new_updater(self, optimizers: Mapping[str, Optimizer]) -> Updater:
+        return Updater(optimizers, tuner=self._tuner, group=self.group)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The only optimizer; raises ParamsError where there are several."""
+        return self.updater.optimizer
 
     def _new_gradients(self) -> Gradients:
-        return Gradients(self.model, rank=self.rank, world_size=self.world_size)
+        return Gradients(
+            self.model,
+            rank=self.rank,
+            world_size=self.world_size,
+            thaws=thaws(self._workload),
+            optimizers=tuple(self.updater.optimizers),
+        )
 
     def _new_accumulation(self, *args: Any, **parts: Any) -> Accumulation:
         return Accumulation(*args, **parts)
@@ -183,6 +214,11 @@ class TorchEngine:
     def short_of_memory(self) -> dict[str, int]:
         """Updates that were taken otherwise, as memory was short, by how."""
         return self.micro_batches.short_of_memory
+
+    @property
+    def num_skipped(self) -> int:
+        """Updates that were skipped, as their gradients overflowed in float16."""
+        return self.updater.num_skipped
 
     def prepare(self, indices: Indices, *, progress: TrainingProgress = START) -> None:
         """Starts to load a share."""
@@ -211,19 +247,23 @@ class TorchEngine:
                 num_samples=len(indices),
                 batch_size=batch_size if measures_noise else 0,
                 first=own.first,
+                names=own.names,
             )
             short = sums.signals.short
             if short and not micro_batches.guard:
                 micro_batches.shrink(share=share)
         self._updates += 1
-        mean = sums.loss / batch_size
+        mean, noise = sums.loss / batch_size, sums.noise
         if math.isfinite(mean):
+            factor = self.updater.unscale(sums.names)
+            if noise and factor != 1:
+                noise = noise[0] / factor**2, noise[1] / factor**2
             if self._clipping:
                 accumulation.gradients.clip(self._clipping)
             self.updater.set_rate(rate)
-            self.updater.step()
+            self.updater.step(sums.names)
         times_s = sums.times_s if timer else ()
-        return UpdateResult(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)
+        return UpdateResult(loss=mean, signals=sums.signals, times_s=times_s, noise=noise)
 
     def rescale(
         self, *, batch_size: int, base_size: int, rule: Rule, micro_batch_size: int | None = None
@@ -312,6 +352,7 @@ class TorchEngine:
                 "workload": own_tree,
                 "draws": self.accumulation.generators.draws,
                 "engine_updates": self._updates,
+                "num_skipped": self.num_skipped,
                 "device": self.devices,
                 "short_of_memory": self.short_of_memory,
             },
@@ -324,6 +365,7 @@ class TorchEngine:
         load_own_state(self._workload, state.tensors.get("workload", {}), state.scalars["workload"])
         self.accumulation.generators.draws = state.scalars["draws"]
         self._updates = state.scalars["engine_updates"]
+        self.updater.num_skipped = state.scalars["num_skipped"]
         if self.micro_batches.guard:
             self.micro_batches.guard.taken.update(state.scalars.get("short_of_memory", {}))
 

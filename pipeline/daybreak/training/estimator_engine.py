@@ -14,10 +14,10 @@ from torch.utils.data import Dataset
 
 from daybreak.contract.errors import JobError
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
-from daybreak.contract.workload import Workload, make_model
+from daybreak.contract.workload import TrainingProgress, Workload, make_model
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.devices import peak_memory_bytes
-from daybreak.training.engine import UpdateResult
+from daybreak.training.engine import START, UpdateResult
 from daybreak.training.estimators import Fit
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import Rule, Scaled
@@ -37,6 +37,7 @@ class EstimatorEngine:
     devices = "CPU"
     sync: Sync = EVERY_UPDATE
     waited_s: float | None = None
+    num_skipped = 0
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class EstimatorEngine:
         """The most memory that this process has used."""
         return peak_memory_bytes()
 
-    def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
+    def prepare(self, indices: Indices, *, progress: TrainingProgress = START) -> None:
         """Does nothing: samples are read once, all of them."""
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:

@@ -40,6 +40,7 @@ class Sums:
     signals: Signals
     times_s: tuple[float, ...] = ()  # of each worker; empty for a single worker
     noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma) of this update (noise.py), if requested
+    names: frozenset[str] | None = None  # of the optimizers that step; None: of all
 
 
 NUM_NOISE = 3  # sums over workers: |gradient|^2 per sample, 1 / samples, and workers with samples
@@ -48,21 +49,35 @@ NUM_NOISE = 3  # sums over workers: |gradient|^2 per sample, 1 / samples, and wo
 class Gradients:
     """Gradients of all parameters of a model."""
 
-    def __init__(self, model: nn.Module, *, rank: int, world_size: int, apart: bool = False) -> None:
-        """Prepares the buffers; with `apart` gradients are added up elsewhere, and only the rest travels."""
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        rank: int,
+        world_size: int,
+        apart: bool = False,
+        thaws: bool = False,
+        optimizers: Sequence[str] = ("",),
+    ) -> None:
+        """Prepares the buffers; with `apart` gradients are added up elsewhere, and only the rest travels.
+
+        With `thaws` parameters that are frozen now may be trained later. `optimizers` are their names.
+        """
         self._rank, self.world_size = rank, world_size  # of the workers whose gradients are added up
+        self._optimizers = tuple(optimizers) if len(optimizers) > 1 else ()
         sparse = {
             id(module.weight)
             for module in model.modules()
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
         }
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad or thaws]
         self._sparse = [parameter for parameter in trained if id(parameter) in sparse]
         self._dense = [parameter for parameter in trained if not apart and id(parameter) not in sparse]
         if self._sparse:  # torch wants a choice made: rows come from its own embeddings, so no checks
             torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
-        # Loss, signals, times and noise, behind the gradients of type float32, exact up to 2^24.
-        self._slots = 1 + len(SIGNALS) + world_size + NUM_NOISE
+        # Loss, signals, times, optimizers that step, and noise, behind the gradients of type float32, exact
+        # up to 2^24.
+        self._slots = 1 + len(SIGNALS) + world_size + len(self._optimizers) + NUM_NOISE
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
         if world_size > 1:
@@ -89,7 +104,8 @@ class Gradients:
             for flat in self._flats:
                 flat.zero_()
             for parameter, view in zip(self._dense, self._views, strict=True):
-                parameter.grad = view  # backward adds into it: no copies
+                # Backward adds into it: no copies. One without a gradient is left as it is by the optimizer.
+                parameter.grad = view if parameter.requires_grad else None
         else:
             for parameter in self._dense:
                 parameter.grad = None
@@ -139,19 +155,26 @@ class Gradients:
         num_samples: int = 0,
         batch_size: int = 0,
         first: tuple[Tensor, int] | None = None,
+        names: frozenset[str] | None = None,
     ) -> Sums:
         """Adds up the gradients over workers; returns the sums of losses and signals, and each worker's time.
+
+        An optimizer steps where a worker names it; None: all do.
 
         With a `batch_size` and this worker's `num_samples` of it, it estimates the noise too: from the parts
         of the workers, or for a single worker from the `first` of its passes (|gradient|^2 and samples).
         """
         if self.world_size == 1:
-            return self._alone(losses, signals, batch_size=batch_size, first=first)
+            sums = self._alone(losses, signals, batch_size=batch_size, first=first)
+            return replace(sums, names=names) if self._optimizers else sums
         square = self.square() / num_samples**2 if batch_size and num_samples else 0.0
         parts = (1 / num_samples, 1.0) if num_samples else (0.0, 0.0)
-        sums, noise_sums = self._exchange(losses, signals, time_s=time_s, noise_terms=(square, *parts))
+        sums, noise_sums = self._exchange(
+            losses, signals, time_s=time_s, noise_terms=(square, *parts), names=names or frozenset()
+        )
         for parameter in () if sums.signals.short else self._sparse:
-            parameter.grad = _add_sparse(parameter, self.world_size)
+            if parameter.requires_grad:
+                parameter.grad = _add_sparse(parameter, self.world_size)
         squares, inverse, num_parts = noise_sums
         if batch_size and num_parts > 1 and not sums.signals.short:
             small = squares * batch_size**2 / num_parts
@@ -160,7 +183,13 @@ class Gradients:
         return sums
 
     def _exchange(
-        self, losses: list[Tensor], signals: Signals, *, time_s: float, noise_terms: Sequence[Tensor | float]
+        self,
+        losses: list[Tensor],
+        signals: Signals,
+        *,
+        time_s: float,
+        noise_terms: Sequence[Tensor | float],
+        names: frozenset[str] = frozenset(),
     ) -> tuple[Sums, list[float]]:
         """Adds up all buffers over workers; returns the sums, and those of the NUM_NOISE `noise_terms`."""
         slots = self._flats[0][-self._slots :]
@@ -170,6 +199,7 @@ class Gradients:
         numbers = [
             *astuple(signals),
             *times,
+            *(float(name in names) for name in self._optimizers),
             *(0.0 if isinstance(each, Tensor) else each for each in noise_terms),
         ]
         slots[1:] = torch.tensor(numbers, dtype=slots.dtype)
@@ -179,9 +209,17 @@ class Gradients:
         for flat in self._flats:
             dist.all_reduce(flat)
         total, *rest = slots.tolist()
-        counts, times = rest[: len(SIGNALS)], rest[len(SIGNALS) : -NUM_NOISE]
+        counts, rest = rest[: len(SIGNALS)], rest[len(SIGNALS) :]
         agreed = Signals(**dict(zip(SIGNALS, map(int, counts), strict=True)))
-        return Sums(loss=total, signals=agreed, times_s=tuple(times)), rest[-NUM_NOISE:]
+        times, turns = rest[: self.world_size], rest[self.world_size : -NUM_NOISE]
+        stepping = frozenset(name for name, num in zip(self._optimizers, turns, strict=True) if num)
+        sums = Sums(
+            loss=total,
+            signals=agreed,
+            times_s=tuple(times),
+            names=stepping if self._optimizers else None,
+        )
+        return sums, rest[-NUM_NOISE:]
 
     def _alone(
         self, losses: list[Tensor], signals: Signals, *, batch_size: int, first: tuple[Tensor, int] | None
@@ -189,7 +227,8 @@ class Gradients:
         if signals.short:
             return Sums(loss=0.0, signals=signals)
         for parameter in self._dense:
-            if parameter.grad is None:  # as with more workers, where it is a view of zeros
+            # As with more workers, where it is a view of zeros.
+            if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
         loss = (losses[0] if len(losses) == 1 else torch.stack(losses).sum()).item()
         estimate = None

@@ -7,9 +7,10 @@ states for bfloat16 (weights, gradients and optimizer stay float32; only product
 """
 
 import inspect
+import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil, sqrt
 from typing import Any
@@ -25,11 +26,12 @@ from torch.utils.data import Dataset, default_collate
 from daybreak import hooks
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import Batch, State, TrainingProgress, Workload, make_model
+from daybreak.contract.workload import Batch, State, TrainingProgress, Workload, loss_of, make_model
 from daybreak.training.column_files import ColumnFiles, DaySamples
 from daybreak.training.eager_optimizers import without_compiler
 from daybreak.training.learning_rate import Kind
 from daybreak.training.sample_order import Indices
+from daybreak.training.turns import Losses
 
 Samples = list[int] | Indices
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
@@ -82,16 +84,20 @@ class Tuner:
 
     def loss(
         self, workload: Workload, model: nn.Module, batch: Batch, progress: TrainingProgress | None = None
-    ) -> Tensor:
+    ) -> Losses:
         """Returns the loss of each sample, in float32 unless the workload uses higher precision.
 
         `progress` is for a loss that asks for it.
         """
+        method: Callable[..., Losses] = workload.loss
         given = (model, batch) if progress is None else (model, batch, progress)
         if self.tuning.precision == "float32":
-            return workload.loss(*given)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return workload.loss(*given).float()
+            return method(*given)
+        with torch.autocast(self.device.type, getattr(torch, self.tuning.precision)):
+            losses = method(*given)
+        if isinstance(losses, Tensor):
+            return losses.float()
+        return {name: each.float() for name, each in losses.items()}
 
 
 class Columns(Dataset[Any]):
@@ -219,6 +225,12 @@ class ShardedOptimizer:
         for place in sorted(range(len(self._parameters)), key=lambda n: -self._parameters[n].numel()):
             self._owners[place] = load.index(min(load))
             load[self._owners[place]] += self._parameters[place].numel()
+        self.drop_others_state()  # some optimizers make their moments at once
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of the optimizer, by which a GradScaler finds the gradients."""
+        return self._optimizer.param_groups
 
     def step(self) -> None:
         """Updates, with all workers together; gradients of others' parameters are dropped."""
@@ -362,8 +374,8 @@ def check_model(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ParamsError(
-                f"the model's {name} has no shape before its first pass, and training needs it before; name "
-                f"the number of inputs in place of a Lazy module (key workload)"
+                f"the model's {name} has no shape after a pass, as the loss does not reach it; leave it out, "
+                f"or name the number of inputs in place of a Lazy module (key workload)"
             )
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
@@ -406,10 +418,25 @@ def new_model(workload: Workload, state: State, *, rate: float) -> nn.Module:
     return band_limit(model, rate) if rate else model
 
 
-def new_optimizer(workload: Workload, model: nn.Module) -> Optimizer:
-    """Returns the workload's optimizer of the model's weights."""
+def give_shapes(model: nn.Module, workload: Workload, batch: Callable[[], Batch]) -> None:
+    """Gives the weights of lazy modules their shapes and first values, by a loss of a batch in eval mode."""
+    tensors_of = itertools.chain(model.parameters(), model.buffers())
+    if not any(isinstance(each, nn.UninitializedParameter | nn.UninitializedBuffer) for each in tensors_of):
+        return
+    modes = [(module, module.training) for module in model.modules()]
+    with torch.no_grad():
+        loss_of(workload, progress=TrainingProgress())(model.eval(), batch())
+    for module, is_training in modes:
+        module.training = is_training
+
+
+def new_optimizers(workload: Workload, model: nn.Module) -> dict[str, Optimizer]:
+    """Returns the workload's optimizers by name; one alone is named ""."""
     without_compiler()
-    return workload.optimizer(model.parameters())
+    method: Any = workload.optimizer
+    takes_model = "model" in inspect.signature(method).parameters
+    made = method(model) if takes_model else method(model.parameters())
+    return dict(made) if isinstance(made, Mapping) else {"": made}
 
 
 def band_limit(model: nn.Module, rate: float) -> nn.Module:

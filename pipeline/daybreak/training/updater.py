@@ -1,12 +1,14 @@
-"""Changes the weights by the workload's optimizer, with the rate and options that a batch size needs."""
+"""Changes the weights by the workload's optimizers, with the rate and options that a batch size needs."""
 
 import logging
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from daybreak.contract.errors import JobError, is_out_of_memory
+from daybreak.contract.errors import JobError, ParamsError, is_out_of_memory
 from daybreak.training.checkpoint import pack, unpack
 from daybreak.training.learning_rate import Rule, Scaled, rate_shares, scaled
 from daybreak.training.process_group import WorkerGroup
@@ -18,32 +20,83 @@ SCALED = ("betas", "eps")  # options of an optimizer that a rule changes, beside
 
 
 class Updater:
-    """The optimizer of a worker: rate, options, and the moments as a whole."""
+    """The optimizers of a worker: rate, options, and the moments as a whole.
 
-    def __init__(self, optimizer: Optimizer, *, tuner: Tuner, group: WorkerGroup) -> None:
-        check_optimizer(optimizer)
-        if schedules_rate(optimizer):
+    In float16, gradients are those of the loss times a factor, which `scaler` sets so that they neither
+    vanish nor overflow; an update in which they overflow is skipped.
+    """
+
+    def __init__(self, optimizers: Mapping[str, Optimizer], *, tuner: Tuner, group: WorkerGroup) -> None:
+        for optimizer in optimizers.values():
+            check_optimizer(optimizer)
+        if any(map(schedules_rate, optimizers.values())):
             log.warning(
                 "the scheduler that optimizer() attaches changes nothing, as training sets the rate at each "
                 "update; set train.rate, train.warmup and train.schedule"
             )
-        self.optimizer = tuner.optimizer(optimizer)
-        self.kind, self._tuner, self._group = rule_of(self.optimizer), tuner, group
-        self._sharded: ShardedOptimizer | None = None
+        self.optimizers = {name: tuner.optimizer(each) for name, each in optimizers.items()}
+        self._tuner, self._group = tuner, group
+        self._sharded: dict[str, ShardedOptimizer] = {}
         if tuner.tuning.sharded and not tuner.tuning.sharded_weights and group.world_size > 1:
-            self._sharded = ShardedOptimizer(self.optimizer, rank=group.rank, world_size=group.world_size)
-        self._base = [{name: each.get(name) for name in SCALED} for each in self.optimizer.param_groups]
-        self.rate_shares = rate_shares(each.get("lr") for each in self.optimizer.param_groups)
+            self._sharded = {
+                name: ShardedOptimizer(each, rank=group.rank, world_size=group.world_size)
+                for name, each in self.optimizers.items()
+            }
+        self._base = [{name: each.get(name) for name in SCALED} for each in self.groups()]
+        self.rate_shares = rate_shares(each.get("lr") for each in self.groups())
+        self.scaler: torch.amp.GradScaler | None = None
+        self.num_skipped = 0
+        if tuner.tuning.precision == "float16":
+            self.scaler = torch.amp.GradScaler(tuner.device.type)
+            self.scaler.scale(torch.zeros((), device=tuner.device))  # makes the factor, also without a pass
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The only optimizer; raises ParamsError where there are several."""
+        if len(self.optimizers) > 1:
+            raise ParamsError(
+                f"optimizer returns {', '.join(self.optimizers)}, and one is wanted here; return one "
+                f"(key workload)"
+            )
+        return next(iter(self.optimizers.values()))
+
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """Yields the groups of weights of all optimizers."""
+        for optimizer in self.optimizers.values():
+            yield from optimizer.param_groups
 
     def set_rate(self, rate: float) -> None:
         """Sets the rate of each group of weights, given that of the largest."""
-        for each, part in zip(self.optimizer.param_groups, self.rate_shares, strict=True):
+        for each, part in zip(self.groups(), self.rate_shares, strict=True):
             each["lr"] = rate * part
 
-    def step(self) -> None:
-        """Changes the weights; there is no retry, as some may have changed when memory ran out."""
+    def _stepping(self, names: Collection[str] | None) -> "list[Optimizer | ShardedOptimizer]":
+        """Returns the optimizers of these names, or all, in the order that all workers have."""
+        return [
+            self._sharded.get(name, each)
+            for name, each in self.optimizers.items()
+            if names is None or name in names
+        ]
+
+    def unscale(self, names: Collection[str] | None) -> float:
+        """Takes the factor of float16 out of the gradients of these optimizers, and returns it."""
+        if not self.scaler:
+            return 1.0
+        for optimizer in self._stepping(names):
+            self.scaler.unscale_(optimizer)  # type: ignore[arg-type]
+        return self.scaler.get_scale()
+
+    def step(self, names: Collection[str] | None = None) -> None:
+        """Changes the weights by these optimizers, or by all; call `unscale` before.
+
+        There is no retry, as some weights may have changed when memory ran out.
+        """
         try:
-            (self._sharded or self.optimizer).step()
+            for optimizer in self._stepping(names):
+                if self.scaler:
+                    self.scaler.step(optimizer)  # type: ignore[arg-type]
+                else:
+                    optimizer.step()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -51,39 +104,63 @@ class Updater:
                 "memory does not suffice for what the optimizer keeps, in passes of any size; take one "
                 "that keeps less (key workload), or name a machine with more memory in plan.machines"
             ) from error
+        if self.scaler:
+            self._adapt(self.scaler)
+
+    def _adapt(self, scaler: torch.amp.GradScaler) -> None:
+        """Sets the next factor, and counts the update as skipped if its gradients have overflowed."""
+        before = scaler.get_scale()
+        scaler.update()
+        if scaler.get_scale() < before:
+            self.num_skipped += 1
+            if not self._group.rank:
+                log.warning(
+                    "the gradients of an update overflow in float16 at a factor of %g, so it is skipped; "
+                    "%d so far",
+                    before,
+                    self.num_skipped,
+                )
 
     def rescale(self, *, batch_size: int, base_size: int, rule: Rule) -> Scaled:
-        """Changes betas and eps by the rule of the optimizer, and returns the changes."""
+        """Changes betas and eps by the rules of the optimizers, and returns the changes."""
         scalings = []
-        for group, base in zip(self.optimizer.param_groups, self._base, strict=True):
-            scaling = scaled(
-                self.kind,
-                name=type(self.optimizer).__name__,
-                rule=rule,
-                batch_size=batch_size,
-                base_size=base_size,
-                betas=tuple(base["betas"] or ()),
-                eps=base["eps"] or 0.0,
-            )
-            group |= {name: getattr(scaling, name) for name in SCALED if base[name] is not None}
-            scalings.append(scaling)
+        base = iter(self._base)
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                options = next(base)
+                scaling = scaled(
+                    rule_of(optimizer),
+                    name=type(optimizer).__name__,
+                    rule=rule,
+                    batch_size=batch_size,
+                    base_size=base_size,
+                    betas=tuple(options["betas"] or ()),
+                    eps=options["eps"] or 0.0,
+                )
+                group |= {name: getattr(scaling, name) for name in SCALED if options[name] is not None}
+                scalings.append(scaling)
         return min(scalings, key=lambda each: each.most_times)
 
     def save(self) -> tuple[dict[str, Tensor], Any]:
         """Returns the tensors of the whole state on worker 0, and the tree that they are the leaves of."""
-        return pack(self._whole_state())
+        state: dict[str, Any] = {name: self._whole_state(name) for name in self.optimizers}
+        return pack({"optimizers": state, "scaler": self.scaler.state_dict() if self.scaler else None})
 
     def load(self, tensors: dict[str, Tensor], tree: Any) -> None:
         """Restores a whole state, of which each worker keeps its part."""
-        self.optimizer.load_state_dict(self._own_state(unpack(tensors, tree)))
-        self._tuner.optimizer(self.optimizer)
-        if self._sharded:
-            self._sharded.drop_others_state()
+        state = unpack(tensors, tree)
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(self._own_state(optimizer, state["optimizers"][name]))
+            self._tuner.optimizer(optimizer)
+        for sharded in self._sharded.values():
+            sharded.drop_others_state()
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
 
-    def _whole_state(self) -> dict[str, Any]:
-        """Returns the whole state of the optimizer on worker 0; all workers call it together."""
-        return (self._sharded or self.optimizer).state_dict()
+    def _whole_state(self, name: str) -> dict[str, Any]:
+        """Returns the whole state of an optimizer on worker 0; all workers call it together."""
+        return self._sharded.get(name, self.optimizers[name]).state_dict()
 
-    def _own_state(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _own_state(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         """Returns this worker's part of a whole state, before it goes to the device."""
         return state

@@ -309,9 +309,23 @@ def test_what_may_be_meant_is_a_note(workload: type[Right]) -> None:
 
 @pytest.mark.parametrize("rate", [1, torch.tensor(0.5)])
 def test_a_rate_of_any_type_that_is_replaced_is_noted(rate: Any) -> None:
-    assert f"sets a rate of {float(rate):g}" in note_of_rate(SGD(nn.Linear(1, 1).parameters(), lr=rate), 0.1)
+    assert f"sets a rate of {float(rate):g}" in note_of_rate(
+        [SGD(nn.Linear(1, 1).parameters(), lr=rate)], 0.1
+    )
 
 
-def test_a_layer_without_a_shape_is_refused_before_training() -> None:
-    with pytest.raises(ParamsError, match=r"the model's 0\.weight has no shape before its first pass"):
+class Lazy(Right):
+    """Has a layer whose inputs the first pass tells, beside BatchNorm."""
+
+    def model(self) -> nn.Module:
+        self.net = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+        return self.net
+
+
+def test_lazy_layers_get_their_shapes_before_the_optimizer_gets_their_weights() -> None:
+    assert not tried(Lazy).notes
+
+
+def test_a_lazy_layer_that_no_loss_reaches_is_refused() -> None:
+    with pytest.raises(ParamsError, match=r"the model's 0\.weight has no shape after a pass, as the loss"):
         check_model(nn.Sequential(nn.LazyLinear(1)))

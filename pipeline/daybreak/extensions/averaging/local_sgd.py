@@ -95,6 +95,8 @@ class LocalSgdEngine(TorchEngine):
     so many updates, and `alive` is called at each update that is then taken again.
     """
 
+    takes_all = False
+
     def __init__(
         self,
         *args: Any,

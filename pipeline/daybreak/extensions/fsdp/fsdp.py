@@ -44,16 +44,17 @@ log = logging.getLogger(__name__)
 class ModelWithLoss(nn.Module):
     """A model and its loss in one forward pass: weights are gathered however the loss uses the model."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor]) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.model, self._loss = model, loss
 
     def forward(self, batch: Batch, *progress: TrainingProgress | None) -> Tensor:
         """Returns the loss of each sample."""
-        return self._loss(batch, *progress)
+        losses: Tensor = self._loss(batch, *progress)
+        return losses
 
 
-def shard(model: nn.Module, loss: Callable[..., Tensor], *, device: torch.device) -> ModelWithLoss:
+def shard(model: nn.Module, loss: Callable[..., Any], *, device: torch.device) -> ModelWithLoss:
     """Divides the weights of a model among all workers, block by block, and moves the shares to the device.
 
     Gradients are summed, not averaged. Raises PlanError for a model whose weights cannot be divided.
@@ -100,6 +101,7 @@ class FsdpEngine(TorchEngine):
     """Updates by workers that each hold a share of the model."""
 
     can_score = False  # weights are gathered for passes with a loss alone
+    takes_all = False
 
     def __init__(
         self,
@@ -120,8 +122,8 @@ class FsdpEngine(TorchEngine):
         self._whole = shard(model, loss, device=self.device)
         return model
 
-    def _new_updater(self, optimizer: Optimizer) -> Updater:
-        return FsdpUpdater(optimizer, tuner=self._tuner, group=self.group)
+    def _new_updater(self, optimizers: Mapping[str, Optimizer]) -> Updater:
+        return FsdpUpdater(optimizers, tuner=self._tuner, group=self.group)
 
     def _new_gradients(self) -> Gradients:
         return FsdpGradients(self.model, rank=self.rank, world_size=self.world_size, apart=True)
@@ -206,16 +208,16 @@ class FsdpAccumulation(Accumulation):
 class FsdpUpdater(Updater):
     """An optimizer whose moments are divided among workers as the weights are."""
 
-    def _whole_state(self) -> dict[str, Any]:
-        own = self.optimizer.state_dict()
+    def _whole_state(self, name: str) -> dict[str, Any]:
+        own = self.optimizers[name].state_dict()
         state = {
             place: {name: _gathered(value, self._group.rank) for name, value in kept.items()}
             for place, kept in own["state"].items()
         }
         return {**own, "state": {} if self._group.rank else state}
 
-    def _own_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+    def _own_state(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
         own = {
             place: {name: _share(value, parameters[place]) for name, value in kept.items()}
             for place, kept in state["state"].items()
@@ -254,6 +256,7 @@ class FsdpGradients(Gradients):
         num_samples: int = 0,
         batch_size: int = 0,
         first: tuple[Tensor, int] | None = None,
+        names: frozenset[str] | None = None,
     ) -> Sums:
         """Adds up losses, signals and times over workers; the noise comes from the `first` passes of all."""
         for parameter in self._trained:

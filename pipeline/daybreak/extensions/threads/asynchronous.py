@@ -19,7 +19,7 @@ trains like the usual engine.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +41,7 @@ from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import START, TorchEngine, UpdateResult
 from daybreak.training.gradients import Signals
 from daybreak.training.sample_order import Indices
+from daybreak.training.tuning import rule_of
 
 
 class AsynchronousEngine(TorchEngine):
@@ -48,6 +49,7 @@ class AsynchronousEngine(TorchEngine):
 
     accumulation: PartAccumulation
     updater: PartUpdater
+    takes_all = False
     waited_s = None  # workers read for themselves, each on its core
 
     def __init__(
@@ -62,7 +64,7 @@ class AsynchronousEngine(TorchEngine):
         own = replace(tuning, num_loaders=0, loader_processes=False, compiled=False, in_memory=False)
         torch.set_num_threads(1)  # each worker has one core, and a pool of threads does not survive a fork
         super().__init__(*args, tuning=own, **(kwargs | {"column_files": None, "follow_memory": "off"}))
-        if self.world_size > 1 or self.device.type != "cpu" or self.updater.kind is None:
+        if self.world_size > 1 or self.device.type != "cpu" or rule_of(self.optimizer) is None:
             raise ParamsError(
                 f"train.threads: auto is for one machine without GPUs, one worker, and SGD, Adam or Adagrad, "
                 f"not {type(self.optimizer).__name__} in {self.world_size} workers on {self.device.type}; "
@@ -91,8 +93,8 @@ class AsynchronousEngine(TorchEngine):
     def _new_accumulation(self, *args: Any, **parts: Any) -> PartAccumulation:
         return PartAccumulation(*args, **parts)
 
-    def _new_updater(self, optimizer: Optimizer) -> PartUpdater:
-        return PartUpdater(optimizer, tuner=self._tuner, group=self.group)
+    def _new_updater(self, optimizers: Mapping[str, Optimizer]) -> PartUpdater:
+        return PartUpdater(optimizers, tuner=self._tuner, group=self.group)
 
     def prepare(self, indices: Indices, *, progress: TrainingProgress = START) -> None:
         """Notes the progress at a share; workers load it themselves."""

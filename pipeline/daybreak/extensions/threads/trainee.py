@@ -14,6 +14,7 @@ from daybreak.training.accumulation import Accumulation
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import Scaled, scaled
 from daybreak.training.micro_batch import MicroBatches
+from daybreak.training.tuning import rule_of
 from daybreak.training.updater import SCALED, Updater
 
 
@@ -50,7 +51,7 @@ class PartUpdater(Updater):
         options = []
         for tuned, part in zip(self._tuned, self.rate_shares, strict=True):
             scaling = scaled(
-                self.kind,
+                rule_of(self.optimizer),
                 name=type(self.optimizer).__name__,
                 rule="by_optimizer",
                 batch_size=num_samples,

@@ -12,7 +12,7 @@ TPUs is built with that one (docs/vertex.md). PJRT_DEVICE=CPU with CPU_NUM_DEVIC
 without a TPU; this module was tested that way, since no TPU was available.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ from daybreak.training.updater import Updater
 
 class TpuEngine(TorchEngine):
     """Training on the chips of one machine."""
+
+    takes_all = False
 
     def __init__(
         self,
@@ -70,8 +72,8 @@ class TpuEngine(TorchEngine):
     def _new_accumulation(self, *args: Any, **parts: Any) -> Accumulation:
         return TpuAccumulation(*args, mesh=self._mesh, num_chips=self._num_chips, **parts)
 
-    def _new_updater(self, optimizer: Optimizer) -> Updater:
-        return TpuUpdater(optimizer, tuner=self._tuner, group=self.group)
+    def _new_updater(self, optimizers: Mapping[str, Optimizer]) -> Updater:
+        return TpuUpdater(optimizers, tuner=self._tuner, group=self.group)
 
 
 class TpuAccumulation(Accumulation):
@@ -114,9 +116,9 @@ class TpuAccumulation(Accumulation):
 class TpuUpdater(Updater):
     """Steps of the optimizer, each one program."""
 
-    def step(self) -> None:
+    def step(self, names: Collection[str] | None = None) -> None:
         """Changes the weights."""
-        super().step()
+        super().step(names)
         _run()
 
 

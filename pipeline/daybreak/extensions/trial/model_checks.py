@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from daybreak.contract.errors import ParamsError, PipelineError
 from daybreak.contract.formats import counted
+from daybreak.contract.record_parts import Tuning
 from daybreak.contract.table import Table
 from daybreak.contract.workload import (
     ARRAYS,
     State,
     TrainingProgress,
+    asks_progress,
     has_estimator,
     loss_of,
     make_model,
@@ -41,14 +43,17 @@ from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.estimator_keys import expect_applicable
 from daybreak.training.tuning import (
+    Tuner,
     check_model,
     check_optimizer,
+    give_shapes,
     halves,
     leaves,
-    new_optimizer,
+    new_optimizers,
     same_bits,
     tensors,
 )
+from daybreak.training.turns import by_sample
 from daybreak.workloads.served_rows import predictions
 
 MOST_SAMPLES = 256  # of the batch
@@ -76,7 +81,7 @@ class ModelChecks:
         if has_estimator(self.workload):
             trial: TrialModel | TrialEstimator = self._grown(of_samples, batch)
         else:
-            trial = self._update(self._model(of_samples), of_samples, batch)
+            trial = self._update(self._model(of_samples, batch), of_samples, batch)
         predicted = self._predictions(trial, batch)
         self._reload(trial.model, batch, state, predicted)
         self._version(batch, predicted)
@@ -136,13 +141,15 @@ class ModelChecks:
             raise self._wrong("estimator", "returns one that is fitted at once", "set train.epochs to 1")
         return trial
 
-    def _model(self, state: State) -> nn.Module:
+    def _model(self, state: State, batch: Any) -> nn.Module:
         with self._method("model"):
             model = make_model(self.workload, state)
         if not hasattr(model, "parameters"):
             raise self._wrong("model", f"returns {type(model).__name__}", "return an nn.Module")
         if not list(model.parameters()):
             raise self._wrong("model", "returns a model without parameters", "return one that can learn")
+        with self._method("loss"):
+            give_shapes(model, self.workload, lambda: batch)
         check_model(model)
         num = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self._say("model", f"{type(model).__name__}, {num:,} parameters")
@@ -152,10 +159,11 @@ class ModelChecks:
         """Returns a trial after some updates, as training takes them."""
         model.train()
         with self._method("optimizer"):
-            optimizer = new_optimizer(self.workload, model)
-        check_optimizer(optimizer)
+            optimizers = new_optimizers(self.workload, model)
+        for optimizer in optimizers.values():
+            check_optimizer(optimizer)
         train = self._params.train
-        if note := note_of_rate(optimizer, train.rate):
+        if note := note_of_rate(optimizers.values(), train.rate):
             self._note(note)
         if train.schedule == "own":
             with self._method("schedule"):
@@ -171,6 +179,18 @@ class ModelChecks:
             raise self._wrong(
                 "loss", "changes its batch in place", "change a copy, as a pass may be taken again"
             )
+        if train.precision == "float16":
+            with self._method("loss"), torch.no_grad():
+                half = Tuner(Tuning(precision="float16"), losses.device)
+                progress = TrainingProgress() if asks_progress(self.workload) else None
+                rounded = by_sample(half.loss(self.workload, model, batch, progress))
+            if not rounded.isfinite().all():
+                raise self._wrong(
+                    "loss",
+                    "is not finite in float16, whose largest number is 65,504",
+                    "scale what overflows, take logarithms in float32, or set train.precision to auto",
+                )
+            self._say("float16", f"mean loss {rounded.mean():.4g}")
         if not losses.requires_grad:
             raise self._wrong(
                 "loss", "does not depend on the model's parameters", "compute it from model(batch)"
@@ -194,11 +214,13 @@ class ModelChecks:
     def _loss(self, model: nn.Module, batch: Any) -> Tensor:
         size = _size(batch)
         with self._method("loss"):
-            losses = loss_of(self.workload, progress=TrainingProgress())(model, batch)
-        shape = list(getattr(losses, "shape", ())) if hasattr(losses, "shape") else type(losses).__name__
-        if shape != [size]:
-            wanted = f'return one a sample, shape [{size}], as by reduction="none"'
-            raise self._wrong("loss", f"returns shape {shape} for {size} samples", wanted)
+            returned = loss_of(self.workload, progress=TrainingProgress())(model, batch)
+        for each in returned.values() if isinstance(returned, Mapping) else [returned]:
+            shape = list(each.shape) if hasattr(each, "shape") else type(each).__name__
+            if shape != [size]:
+                wanted = f'return one a sample, shape [{size}], as by reduction="none"'
+                raise self._wrong("loss", f"returns shape {shape} for {size} samples", wanted)
+        losses = by_sample(returned)
         finite = losses.isfinite()
         if not finite.all():
             value = float(losses.detach()[~finite][0])

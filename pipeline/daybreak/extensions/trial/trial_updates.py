@@ -6,7 +6,7 @@ seed bit for bit. Each is tried on a batch; what does not hold is one sentence t
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,13 +14,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.workload import Batch, State, TrainingProgress, loss_of, make_model
+from daybreak.contract.workload import Batch, State, TrainingProgress, loss_of, make_model, thaws
 from daybreak.training.checkpoint import pack, unpack
 from daybreak.training.generators import seed_all
 from daybreak.training.learning_rate import rate_shares
 from daybreak.training.own_state import load_own_state, pack_own_state
 from daybreak.training.process_group import be_deterministic
-from daybreak.training.tuning import NORMS, halves, leaves, new_optimizer, same_bits, schedules_rate
+from daybreak.training.tuning import (
+    NORMS,
+    give_shapes,
+    halves,
+    leaves,
+    new_optimizers,
+    same_bits,
+    schedules_rate,
+)
+from daybreak.training.turns import Losses, Turns, by_sample
 
 GENTLE = 0.1  # of the rate: training warms up to it
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -34,45 +43,63 @@ OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # attributes that each m
 class TrialModel:
     """A model in training: as `workload` makes it, from a seed; `notes` say what may be meant."""
 
-    def __init__(self, workload: Any, state: State, *, seed: int, rate: float) -> None:
+    def __init__(self, workload: Any, state: State, batch: Batch, *, seed: int, rate: float) -> None:
         seed_all(seed)
         self.workload, self._rate = workload, GENTLE * rate
         self.model = make_model(workload, state)
+        give_shapes(self.model, workload, lambda: batch)
         self.model.train()
-        self.optimizer: Optimizer = new_optimizer(workload, self.model)
-        self._parts = rate_shares(group.get("lr") for group in self.optimizer.param_groups)
-        self._rates = _rates(self.optimizer)  # as they should be until training sets others
-        self.optimizer.register_step_pre_hook(lambda *_: self._keep_rates())  # after the hooks of the team
-        self.loses_rate = schedules_rate(self.optimizer)
+        self.optimizers = new_optimizers(workload, self.model)
+        self._turns, self.stepping = Turns(self.optimizers), frozenset[str]()
+        self._parts = rate_shares(group.get("lr") for group in self.groups())
+        self._rates = _rates(self.groups())  # as they should be until training sets others
+        for optimizer in self.optimizers.values():
+            optimizer.register_step_pre_hook(lambda *_: self._keep_rates())  # after the hooks of the team
+        self.loses_rate = any(map(schedules_rate, self.optimizers.values()))
         self._num_updates = 0
         self.losses: list[float] = []
         self.notes: list[str] = []
 
     def _keep_rates(self) -> None:
-        self._rates = _rates(self.optimizer)
+        self._rates = _rates(self.groups())
 
-    def loss(self, batch: Batch) -> Tensor:
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """Yields the groups of weights of all optimizers."""
+        for optimizer in self.optimizers.values():
+            yield from optimizer.param_groups
+
+    def loss(self, batch: Batch) -> Losses:
         """Returns the loss of each sample at the progress of the newest update."""
         progress = TrainingProgress(update=self._num_updates, generator=torch.default_generator)
+        if thaws(self.workload):
+            self.workload.trainable(self.model, progress)
         return loss_of(self.workload, progress=progress)(self.model, batch)
 
     def update(self, batch: Batch) -> None:
         """Takes an update as the engine does: seeded by its number, with the rate that training sets."""
         self._num_updates += 1
         seed_all(self._num_updates)
-        self.optimizer.zero_grad()
-        loss = self.loss(batch).mean()
-        loss.backward()
-        self.loses_rate |= schedules_rate(self.optimizer) or _rates(self.optimizer) != self._rates
-        for group, part in zip(self.optimizer.param_groups, self._parts, strict=True):
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
+        losses = self.loss(batch)
+        size = len(by_sample(losses))
+        total, self.stepping = self._turns.backward(losses, lambda loss: loss / size)
+        self.loses_rate |= any(map(schedules_rate, self.optimizers.values()))
+        self.loses_rate |= _rates(self.groups()) != self._rates
+        for group, part in zip(self.groups(), self._parts, strict=True):
             group["lr"] = self._rate * part
-        self.optimizer.step()
-        self.losses.append(float(loss.detach()))
+        self._rates = _rates(self.groups())
+        for name, optimizer in self.optimizers.items():
+            if name in self.stepping:
+                optimizer.step()
+        self.losses.append(float(total) / size)
 
     def resume(self, other: "TrialModel") -> None:
         """Takes over what a checkpoint holds of another."""
         self.model.load_state_dict(copy.deepcopy(other.model.state_dict()))
-        self.optimizer.load_state_dict(unpack(*copy.deepcopy(pack(other.optimizer.state_dict()))))
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(unpack(*copy.deepcopy(pack(other.optimizers[name].state_dict()))))
+        self._rates = _rates(self.groups())
         load_own_state(self.workload, *copy.deepcopy(pack_own_state(other.workload)))
         self._num_updates = other._num_updates
 
@@ -95,13 +122,13 @@ def try_updates(
     process would.
     """
     be_deterministic()
-    trial = TrialModel(make(), state, seed=seed, rate=rate)
+    trial = TrialModel(make(), state, batch, seed=seed, rate=rate)
     _expect_trained_rate(trial, rate)
-    again = TrialModel(make(), state, seed=seed, rate=rate)
+    again = TrialModel(make(), state, batch, seed=seed, rate=rate)
     _expect_repeatable(trial, again, batch)
     _expect_trained_rate(trial, rate)
     del again
-    restarted = TrialModel(make(), state, seed=seed, rate=rate)
+    restarted = TrialModel(make(), state, batch, seed=seed, rate=rate)
     _expect_restartable(trial, restarted, batch)
     _expect_trained_rate(trial, rate)
     _check_independent(trial, batch, size)
@@ -156,7 +183,8 @@ def _expect_restartable(trial: TrialModel, restarted: TrialModel, batch: Batch) 
 def _expect_trained_rate(trial: TrialModel, rate: float) -> None:
     """Raises ParamsError where the team's code sets a rate that no update takes."""
     if trial.loses_rate:
-        what = "has a scheduler, whose rate" if schedules_rate(trial.optimizer) else "is given a rate, which"
+        has_scheduler = any(map(schedules_rate, trial.optimizers.values()))
+        what = "has a scheduler, whose rate" if has_scheduler else "is given a rate, which"
         raise _wrong(
             trial,
             "optimizer",
@@ -202,12 +230,20 @@ def _update_first(trial: TrialModel, batch: Batch) -> None:
             f"no version has it",
             "make it a part of what model returns",
         )
-    given = {id(value) for group in trial.optimizer.param_groups for value in group["params"]}
+    given = {id(value) for group in trial.groups() for value in group["params"]}
+    waiting = {
+        id(value)
+        for name, optimizer in trial.optimizers.items()
+        for group in optimizer.param_groups
+        for value in group["params"]
+        if name not in trial.stepping
+    }
     left = [
         name
         for name, value in after.items()
         if value.requires_grad
         and (value.grad is None or id(value) not in given)
+        and id(value) not in waiting
         and torch.equal(value, before[name])
     ]
     if left:
@@ -232,12 +268,16 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def note_of_rate(optimizer: Optimizer, rate: float) -> str:
+def note_of_rate(optimizers: Iterable[Optimizer], rate: float) -> str:
     """Returns that a rate which `optimizer` sets is replaced; "" where it sets none, or the same."""
-    lr = inspect.signature(type(optimizer)).parameters.get("lr")
-    named = [float(group["lr"]) for group in optimizer.param_groups if group.get("lr") is not None]
+    named: list[float] = []
+    kept = [rate]
+    for optimizer in optimizers:
+        lr = inspect.signature(type(optimizer)).parameters.get("lr")
+        kept += [lr.default] if lr else []
+        named += [float(group["lr"]) for group in optimizer.param_groups if group.get("lr") is not None]
     largest = max(named, default=rate)
-    if largest in (rate, lr.default if lr else None):
+    if largest in kept:
         return ""
     return (
         f"optimizer sets a rate of {largest:g}, and training takes train.rate: {rate:g} in its place, with "
@@ -245,8 +285,8 @@ def note_of_rate(optimizer: Optimizer, rate: float) -> str:
     )
 
 
-def _rates(optimizer: Optimizer) -> list[float | None]:
-    named = [group.get("lr") for group in optimizer.param_groups]
+def _rates(groups: Iterable[dict[str, Any]]) -> list[float | None]:
+    named = [group.get("lr") for group in groups]
     return [None if rate is None else float(rate) for rate in named]
 
 
@@ -297,7 +337,7 @@ def _losses(trial: TrialModel, batch: Batch, state: Mapping[str, Tensor], *, see
     own = copy.deepcopy(pack_own_state(trial.workload))
     seed_all(seed)
     with torch.no_grad():
-        losses = trial.loss(batch)
+        losses = by_sample(trial.loss(batch))
     load_own_state(trial.workload, *own)
     return losses
 
