@@ -203,6 +203,7 @@ class Training(Record):
     before_restart: tuple[float, int] | None = None
     # Updates of worker 0 that were taken otherwise than planned, as memory was short, by how.
     short_of_memory: dict[str, int] = field(default_factory=dict)
+    num_skipped: int = 0  # updates whose gradients overflowed in float16
 
     @property
     def took_s(self) -> float:

@@ -381,6 +381,10 @@ class TrainParams(Section):
     """The learning rate after the warm-up. `stable`: at its peak until the decay; `linear`, `cosine`: falling
     to 0 from then on; `constant`: at its peak to the end; `own`: by `schedule(done)` of the class, without a
     warm-up."""
+    precision: Literal["auto", "float16"] = "auto"
+    """The type of matrix products; weights are float32. `auto`: bfloat16 where the profile finds it faster
+    and harmless; `float16`: for GPUs without bfloat16, with a loss that is scaled. The plan reckons with what
+    the profile measured without it."""
     clip_norm: float | None = Field(None, gt=0)
     """The most that the norm of a gradient may be, over all weights; empty: no limit."""
     clip_value: float | None = Field(None, gt=0)
@@ -431,6 +435,7 @@ class TrainParams(Section):
             "ema": self.ema is not None,
             "average_last": self.average_last > 0,
             "validation": self.validation > 0,
+            "precision: float16": self.precision == "float16",
         }
         if self.sync != "every_update" and any(together.values()):
             key = next(key for key, is_set in together.items() if is_set)

@@ -68,6 +68,7 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
         epochs=SampleAudit.load(scalars["sample_audit"]).proven() if "sample_audit" in scalars else (),
         validations=finite(scalars.get("validations", ())),
         device=scalars.get("device", ""),
+        num_skipped=scalars.get("num_skipped", 0),
     )
     records.write(result, folder)
     return result
@@ -156,4 +157,5 @@ def collect(
         warm=result.warm,
         sync=result.sync,
         short_of_memory=result.short_of_memory,
+        num_skipped=result.num_skipped,
     )

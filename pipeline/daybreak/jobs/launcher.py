@@ -272,7 +272,7 @@ def recipe_of(
         num_samples=plan.num_samples,
         batch_size=plan.batch_size,
         micro_batch_size=plan.micro_batch_size,
-        tuning=plan.tuning,
+        tuning=replace(plan.tuning, precision="float16") if train.precision == "float16" else plan.tuning,
         batching=_batching(train.batching, num_machines=plan.rental.num_machines),
         rate=LearningRate(
             peak=tonight.rate,

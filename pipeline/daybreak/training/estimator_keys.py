@@ -21,6 +21,7 @@ OF_NETWORKS = (
     "warmup",
     "decay",
     "schedule",
+    "precision",
     "clip_norm",
     "clip_value",
     "ema",

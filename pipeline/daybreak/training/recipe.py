@@ -349,6 +349,7 @@ class Result(Record):
     device: str = ""  # that the workers trained on
     sync: Sync = EVERY_UPDATE  # when they agreed at last
     short_of_memory: dict[str, int] = field(default_factory=dict)  # updates taken otherwise, by how
+    num_skipped: int = 0  # updates whose gradients overflowed in float16
 
 
 def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:

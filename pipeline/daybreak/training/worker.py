@@ -350,6 +350,7 @@ def _export(folder: Path, recipe: Recipe, weights: dict[str, "Tensor"], trained:
         device=engine.devices,
         sync=engine.sync,
         short_of_memory=engine.short_of_memory,
+        num_skipped=engine.num_skipped,
     )
     records.write(result, folder)
 
