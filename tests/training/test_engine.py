@@ -372,7 +372,7 @@ class WithExtraState(LineWorkload):
 
 class Remembers(torch.nn.Identity):
     def get_extra_state(self):
-        return {"seen": 1}
+        return {"seen": {1}}
 
     def set_extra_state(self, state):
         pass
@@ -387,7 +387,10 @@ class SecondOrder(LineWorkload):
     ("workload", "sentence"),
     [
         (Frozen(), "all are frozen .*; set requires_grad"),
-        (WithExtraState(), r"net\.4\._extra_state, which is a dict, .*; return a tensor"),
+        (
+            WithExtraState(),
+            r"net\.4\._extra_state, which is a dict that JSON .*; return numbers",
+        ),
         (SecondOrder(), "LBFGS computes .*; take an optimizer whose step needs no closure"),
     ],
 )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.extra_state import as_tensors
 from daybreak.contract.table import Table
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def make_model(workload: Workload, state: State) -> "nn.Module":
     """Returns a new model of the workload, whose method need not take the state."""
     method: Any = workload.model
     model: nn.Module = method(state) if inspect.signature(method).parameters else method()
-    return model
+    return as_tensors(model) if hasattr(model, "state_dict") else model
 
 
 def read_state(folder: Path) -> State:

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from daybreak.contract.errors import JobError, ParamsError, is_out_of_memory
+from daybreak.contract.extra_state import SUFFIX
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.workload import TrainingProgress, Workload, thaws
 from daybreak.training.accumulation import Accumulation
@@ -130,12 +131,14 @@ class TorchEngine:
         self.model = self._tuner.model(self._shard(model, workload))
         self.model.train()
         optimizers = new_optimizers(workload, self.model)
-        if not self.takes_all and (len(optimizers) > 1 or thaws(workload) or tuning.precision == "float16"):
+        asks_more = len(optimizers) > 1 or thaws(workload) or tuning.precision == "float16"
+        asks_more |= any(name.endswith(SUFFIX) for name in self.model.state_dict())
+        if asks_more and not self.takes_all:
             raise ParamsError(
-                f"several optimizers, a method trainable and train.precision: float16 need workers that each "
-                f"have the whole model and agree at every update, and not {type(self).__name__}; name a "
-                f"machine with more memory in plan.machines, and leave train.sync and train.threads at their "
-                f"defaults"
+                f"several optimizers, a method trainable, get_extra_state of modules and train.precision: "
+                f"float16 need workers that each have the whole model and agree at every update, and not "
+                f"{type(self).__name__}; name a machine with more memory in plan.machines, and leave "
+                f"train.sync and train.threads at their defaults"
             )
         self.updater = self._new_updater(optimizers)
         gradients = self._new_gradients()
@@ -335,8 +338,7 @@ class TorchEngine:
 
     def begin_from(self, tensors: dict[str, Tensor]) -> bool:
         """Loads the tensors of another model; returns False and changes nothing if their shapes differ."""
-        own = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
-        if own != {name: tensor.shape for name, tensor in tensors.items()}:
+        if _shapes(self.model.state_dict()) != _shapes(tensors):
             return False
         self._load_weights(tensors)
         return True
@@ -381,3 +383,8 @@ class TorchEngine:
         """Ends the loaders and the process group."""
         self._loader.close()
         self.group.close()
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Returns the shape of each tensor; of what modules keep beside tensors, only that it is there."""
+    return {name: None if name.endswith(SUFFIX) else tensor.shape for name, tensor in tensors.items()}

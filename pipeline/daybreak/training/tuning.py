@@ -365,7 +365,7 @@ def rule_of(optimizer: Optimizer) -> Kind | None:
 
 
 def check_model(model: nn.Module) -> None:
-    """Raises ParamsError for a model that cannot be trained, or whose state no checkpoint can hold."""
+    """Raises ParamsError for a model that cannot be trained."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ParamsError(
             "no parameter of the model is trained, as all are frozen or there is none; set requires_grad for "
@@ -376,12 +376,6 @@ def check_model(model: nn.Module) -> None:
             raise ParamsError(
                 f"the model's {name} has no shape after a pass, as the loss does not reach it; leave it out, "
                 f"or name the number of inputs in place of a Lazy module (key workload)"
-            )
-    for name, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
-            raise ParamsError(
-                f"the model's state has {name}, which is a {type(value).__name__}, and checkpoints hold "
-                f"tensors only; return a tensor from get_extra_state, or keep it in a buffer (key workload)"
             )
 
 

@@ -6,7 +6,8 @@ batches k times as large (Busbridge et al. 2023). Until it remembers as many upd
 last updates (Izmailov et al. 2018) begins at a share of the samples before the end, and anew where the end
 moves back so far.
 
-Statistics such as those of BatchNorm are averaged with the weights; whole numbers are taken as they are.
+Statistics such as those of BatchNorm are averaged with the weights; whole numbers, and what modules keep
+beside tensors, are taken as they are.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ class WeightAverage:
                 average = _local(self._tensors[name])
                 average.lerp_(_local(weight).to(average.dtype), share)
             else:
-                self._tensors[name].copy_(weight)
+                self._tensors[name] = weight.detach().clone()  # what is no number may change its length
 
     def tensors(self) -> "dict[str, Tensor]":
         """Returns the average as this worker holds it, until the next update, or the newest weights."""
