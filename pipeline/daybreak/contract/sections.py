@@ -411,6 +411,9 @@ class TrainParams(Section):
     """Passes over the samples of a warm start."""
     warm_rate: float = Field(5e-4, gt=0)
     """Learning rate of a warm start, at its peak."""
+    carry_optimizer: bool = False
+    """A warm start also takes over what the optimizer kept, such as Adam's moments, when it trained the
+    champion; versions then carry it, two more copies of the weights for Adam."""
     band_rate: float = Field(0.0, ge=0, lt=1)
     """Share of the spectrum, its highest frequencies, that convolutions leave out in training and
     serving, so that training takes less memory. It changes the model."""
@@ -445,6 +448,7 @@ class TrainParams(Section):
             "sync": self.sync != "every_update",
             "clip_norm": self.clip_norm is not None,
             "clip_value": self.clip_value is not None,
+            "carry_optimizer": self.carry_optimizer,
         }
         if self.threads == "auto" and any(whole.values()):
             key = next(key for key, is_set in whole.items() if is_set).partition(":")[0]

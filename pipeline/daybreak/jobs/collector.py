@@ -1,5 +1,6 @@
 """Collects the job's result: the finished model, or past the deadline the newest valid checkpoint."""
 
+import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from daybreak.contract.record_types import Training
 from daybreak.jobs import observed_lifetimes
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage import jsonl
-from daybreak.training import checkpoint, worker_errors
+from daybreak.training import checkpoint, moments, worker_errors
 from daybreak.training.recipe import AVERAGE, BEST, NEWEST, Recipe, Result
 from daybreak.training.validation import finite
 from daybreak.training.worker import complete_model, ended_early_by
@@ -58,6 +59,9 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
     model.mkdir()
     parts = (path / f"{part}.safetensors" for part in (BEST, AVERAGE, NEWEST))
     shutil.copy(next(part for part in parts if part.exists()), model / "model.safetensors")
+    if recipe.carries_optimizer:
+        shutil.copy(path / moments.TENSORS, model)
+        (model / moments.TREE).write_text(json.dumps(scalars["optimizer"]))
     result = Result(
         model_digest=complete_model(model, recipe, seen=scalars["seen"]),
         num_samples=scalars["seen"],

@@ -288,6 +288,7 @@ def recipe_of(
             tonight.num_validated, num_samples=plan.num_samples, patience=train.patience or 0
         ),
         averaging=Averaging(ema=train.ema or 0.0, last=train.average_last),
+        carries_optimizer=train.carry_optimizer,
         sync=sync,
         sync_is_tried=train.fixed_sync is None and sync.every > 1,
         threads=train.threads,

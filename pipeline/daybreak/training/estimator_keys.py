@@ -29,6 +29,7 @@ OF_NETWORKS = (
     "warm_share",
     "warm_epochs",
     "warm_rate",
+    "carry_optimizer",
     "band_rate",
     "follow_memory",
 )

@@ -245,6 +245,7 @@ class Recipe(Record):
     saves: SaveTimes
     clipping: Clipping = field(default_factory=Clipping)
     averaging: Averaging = field(default_factory=Averaging)
+    carries_optimizer: bool = False  # its moments, from the champion's training, and to that of its successor
     validation: Validation = field(default_factory=Validation)
     train_until: datetime
     split: Literal["train", "test"] = "train"  # test: a refit on the held-out samples
@@ -307,6 +308,7 @@ class Recipe(Record):
             *([asdict(self.clipping)] if self.clipping != Clipping() else []),
             *([asdict(self.averaging)] if self.averaging != Averaging() else []),
             *([asdict(self.validation)] if self.validation != Validation() else []),
+            *(["moments"] if self.carries_optimizer else []),
             *([self.tuning.band_rate] if self.tuning.band_rate else []),
             *([self.threads] if self.threads != "fixed" else []),
             *(["late"] if self.sync.is_late else []),

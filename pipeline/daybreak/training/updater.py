@@ -1,7 +1,7 @@
 """Changes the weights by the workload's optimizers, with the rate and options that a batch size needs."""
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -144,18 +144,40 @@ class Updater:
     def save(self) -> tuple[dict[str, Tensor], Any]:
         """Returns the tensors of the whole state on worker 0, and the tree that they are the leaves of."""
         state: dict[str, Any] = {name: self._whole_state(name) for name in self.optimizers}
-        return pack({"optimizers": state, "scaler": self.scaler.state_dict() if self.scaler else None})
+        scaler = self.scaler.state_dict() if self.scaler else None
+        return pack({"optimizers": state, "kinds": self._kinds(), "scaler": scaler})
 
     def load(self, tensors: dict[str, Tensor], tree: Any) -> None:
         """Restores a whole state, of which each worker keeps its part."""
         state = unpack(tensors, tree)
+        self._load(state["optimizers"])
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
+
+    def carry(self, tensors: dict[str, Tensor], tree: Any) -> bool:
+        """Takes over the moments of another run's whole state, and keeps its own options.
+
+        Returns False and changes nothing where they are of other optimizers, or of other groups of weights.
+        """
+        state = unpack(tensors, tree)
+        own = {name: each.state_dict()["param_groups"] for name, each in self.optimizers.items()}
+        if state["kinds"] != self._kinds() or any(
+            _layout(groups) != _layout(state["optimizers"][name]["param_groups"])
+            for name, groups in own.items()
+        ):
+            return False
+        self._load({name: {**state["optimizers"][name], "param_groups": own[name]} for name in own})
+        return True
+
+    def _kinds(self) -> dict[str, str]:
+        return {name: type(each).__name__ for name, each in self.optimizers.items()}
+
+    def _load(self, states: Mapping[str, dict[str, Any]]) -> None:
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(self._own_state(optimizer, state["optimizers"][name]))
+            optimizer.load_state_dict(self._own_state(optimizer, states[name]))
             self._tuner.optimizer(optimizer)
         for sharded in self._sharded.values():
             sharded.drop_others_state()
-        if self.scaler:
-            self.scaler.load_state_dict(state["scaler"])
 
     def _whole_state(self, name: str) -> dict[str, Any]:
         """Returns the whole state of an optimizer on worker 0; all workers call it together."""
@@ -164,3 +186,8 @@ class Updater:
     def _own_state(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         """Returns this worker's part of a whole state, before it goes to the device."""
         return state
+
+
+def _layout(groups: Iterable[dict[str, Any]]) -> list[list[int]]:
+    """Returns the places of the weights of each group."""
+    return [list(group["params"]) for group in groups]

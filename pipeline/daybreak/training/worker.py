@@ -89,10 +89,13 @@ def main(folder: Path) -> int:
         if trained.outcome.stopped_by == "terminated":
             return 128 + signal.SIGTERM
         weights = trained.model.weights()
+        kept = None
+        if recipe.carries_optimizer:  # which estimator_keys.py refuses for what is no network
+            kept = cast("TorchEngine", trained.engine).updater.save()
         if rank == 0:
             _check_attempt(folder)
             _check_finite(weights, _parameters(trained.engine), update=trained.outcome.num_updates)
-            _export(folder, recipe, weights, trained)
+            _export(folder, recipe, weights, trained, kept=kept)
     return 0
 
 
@@ -110,6 +113,7 @@ class _Trained:
 
 def _train(folder: Path, recipe: Recipe) -> _Trained:
     """Trains from the newest checkpoint, or from the start, until the run ends or is told to stop."""
+    from daybreak.training import moments
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.devices import peak_memory_bytes
     from daybreak.training.trainer import Trainer
@@ -121,6 +125,8 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     workload: Workload = Plug(use=recipe.workload, **recipe.arguments).make()
     engine, dataset = _engine(recipe, workload, supervision.alive)
     warm = _start_warm(engine, recipe.warm_start) if recipe.warm_start else False
+    if warm and recipe.warm_start and recipe.carries_optimizer:
+        moments.take_over(cast("TorchEngine", engine).updater, Path(recipe.warm_start.folder))
     copies = CheckpointCopies(recipe.copies) if recipe.copies else None
     average = None
     if recipe.averaging != Averaging():
@@ -323,9 +329,16 @@ def _start_warm(engine: "AnyEngine", start: WarmStart) -> bool:
     return warm
 
 
-def _export(folder: Path, recipe: Recipe, weights: dict[str, "Tensor"], trained: _Trained) -> None:
+def _export(
+    folder: Path,
+    recipe: Recipe,
+    weights: dict[str, "Tensor"],
+    trained: _Trained,
+    *,
+    kept: "tuple[dict[str, Tensor], Any] | None",
+) -> None:
     """Writes the model, then the result, each whole or not at all."""
-    from daybreak.training import checkpoint
+    from daybreak.training import checkpoint, moments
 
     engine, outcome = trained.engine, trained.outcome
     stopped_by: Literal["finished", "validation"]
@@ -333,6 +346,8 @@ def _export(folder: Path, recipe: Recipe, weights: dict[str, "Tensor"], trained:
     fresh = folder / f".model.{os.getpid()}"
     fresh.mkdir()
     checkpoint.write_tensors(fresh / "model.safetensors", weights)
+    if kept:
+        moments.write(fresh, *kept)
     digest = complete_model(fresh, recipe, seen=outcome.seen)
     disk.sync(fresh)
     shutil.rmtree(folder / "model", ignore_errors=True)
