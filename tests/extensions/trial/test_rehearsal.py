@@ -387,6 +387,41 @@ def test_a_schedule_of_the_class_is_tried_where_params_ask_for_it(
     assert said in capfd.readouterr().out
 
 
+def test_optimizers_in_turns_and_float16_are_tried(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit(
+        home,
+        "    def predict(self",
+        """\
+    def optimizer(self, model):
+        first, *others = model.parameters()
+        return {"first": torch.optim.SGD([first]), "others": torch.optim.AdamW(others)}
+
+    def whole(self, model, batch):
+        return binary_cross_entropy_with_logits(model(batch), batch["is_fraud"].float(), reduction="none")
+
+    def loss(self, model, batch, progress):
+        return {"first" if progress.update % 2 else "others": self.whole(model, batch)}
+
+    def predict(self""",
+    )
+    params = home / "params.yaml"
+    params.write_text(params.read_text() + "train: {precision: float16}\n")
+    in_process()
+    said = capfd.readouterr().out
+    assert re.search(r"^float16 +mean loss 0\.\d+ ", said, re.MULTILINE)
+    assert "the same when repeated, restarted and divided" in said
+
+
+def test_a_loss_that_overflows_in_float16_is_named(home: Path, in_process: Callable[..., None]) -> None:
+    edit(home, "with_logits(model(batch)", "with_logits(1e6 * model(batch)")
+    params = home / "params.yaml"
+    params.write_text(params.read_text() + "train: {precision: float16}\n")
+    with pytest.raises(ParamsError, match=r"Fraud\.loss is not finite in float16, whose largest number is"):
+        in_process()
+
+
 def test_features_of_the_day_and_a_constant_prediction_are_noted(
     home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
