@@ -305,12 +305,16 @@ def test_a_rollback_is_asked_for_in_a_browser(standalone: Any, page: Any) -> Non
     page.goto(f"{standalone.url}/dags/rollback")
     page.get_by_role("button", name="Trigger").first.click()
     page.locator("#element_reason").fill("worse on returns")
+    page.locator("[name=element_hold_days]").fill("7")
+    page.set_viewport_size({"width": 1400, "height": 1040})
     keep(page, "rollback")
+    page.set_viewport_size({"width": 1400, "height": 900})
     page.get_by_role("button", name="Trigger").last.click()
     standalone.until(lambda: ["rollback"] in [call[:1] for call in calls(standalone)])
     (said,) = [call for call in calls(standalone) if call[0] == "rollback"]
     assert said[:6] == ["rollback", "--steps", "1", "--reason", "worse on returns", "--once"]
     assert said[6].startswith("by Airflow run manual__")
+    assert said[7:9] == ["--hold-days", "7"]
 
 
 def test_each_process_that_is_killed_during_a_night_comes_back_and_the_night_ends_without_an_answer(
