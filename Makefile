@@ -13,7 +13,7 @@ PYTHON ?= python3.11
 TORCH ?= torch==2.13.0
 # auto: the build for the GPU that is seen, else the one without CUDA; uv pip install --help lists the others
 TORCH_BACKEND ?= auto
-UV := uv pip install --python .venv/bin/python
+UV := uv pip install --python .venv/bin/python --compile-bytecode
 HASHED := --require-hashes --no-deps --no-build-isolation
 WITHOUT_TORCH := sed -E '/^torch==/,/[^\\]$$/d' hashes.txt
 
@@ -62,7 +62,7 @@ setup: .venv/ready $(AIRFLOW_HOME)/ready ## virtual environment and Airflow data
 	  && python -m pip install $(TORCH); }
 	@python -c 'from importlib.metadata import version; print("torch", version("torch"), "is installed; for another:", \
 	  "make clean, then make setup TORCH_BACKEND=cu128")'
-	$(UV) --compile-bytecode --no-deps --no-build-isolation -e . || python -m pip install --no-deps --no-build-isolation -e .
+	$(UV) --no-deps --no-build-isolation -e . || python -m pip install --no-deps --no-build-isolation -e .
 	uv pip check --python .venv/bin/python
 	touch $@
 
