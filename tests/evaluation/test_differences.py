@@ -18,7 +18,7 @@ from daybreak.data.partitions import held_out_days
 from daybreak.evaluation import differences
 from daybreak.evaluation.scoring import ScoredModel
 from daybreak.registry.weights import MODEL
-from daybreak.statistics.slice_search import differing
+from daybreak.statistics.slice_search import Search, differing
 from tests.workloads.payments import Payments, prepared
 
 DAY = date(2025, 1, 10)
@@ -93,24 +93,39 @@ def test_samples_on_which_models_differ_are_named_with_what_they_have_in_common(
     assert one.samples[0].num_samples == grocers.sum()
     assert one.samples[0].difference == pytest.approx(-2, abs=0.1)
     assert one.samples[0].elsewhere == pytest.approx(0, abs=0.1)
-    assert one.num_groups > 3
+    assert one.num_groups > 1
 
 
 def test_no_group_is_named_where_models_differ_by_chance() -> None:
     rng = np.random.default_rng(1)
-    groups = {f"group {number}": rng.random(500) < 0.3 for number in range(20)}
-    named = [len(differing(rng.normal(size=500), groups)) for _ in range(100)]
+    groups = [(f"group {number}", rng.random(500) < 0.3) for number in range(20)]
+    named = [len(differing(rng.normal(size=500), groups).found) for _ in range(100)]
     assert sum(one > 0 for one in named) <= 11  # 5 % are expected; more than 11 has a chance of 0.4 %
 
 
-def test_samples_of_a_unit_count_as_one() -> None:
+@pytest.mark.parametrize(("num_units", "within"), [(1000, 300), (200, 40), (80, 40)])
+def test_samples_of_a_unit_count_as_one(num_units: int, within: int) -> None:
     rng = np.random.default_rng(2)
+    units = np.repeat(np.arange(num_units), 10)
+    groups = [("some", units < within)]
+    false = apart = 0
+    for _ in range(200):
+        lead = rng.normal(size=num_units)[units] + rng.normal(0, 0.1, len(units))
+        false += bool(differing(lead, groups, units=units).found)
+        apart += bool(differing(lead, groups).found)
+    assert false <= 19  # 5 % are stated: more than 19 of 200 has a chance of 0.4 %
+    assert apart > 80  # as samples that are each their own, which they are not
+
+
+def test_a_group_of_few_units_is_not_looked_at() -> None:
     units = np.repeat(np.arange(20), 50)
-    mask = units < 6
-    false = [
-        bool(differing(rng.normal(size=20)[units] + rng.normal(0, 0.1, 1000), {"six": mask}, units=units))
-        for _ in range(200)
-    ]
-    apart = [bool(differing(rng.normal(size=20)[units], {"six": mask})) for _ in range(200)]
-    assert sum(false) < 30  # 5 % are stated; twenty units are few
-    assert sum(apart) > 100  # as samples that are each their own, which they are not
+    lead = np.random.default_rng(3).normal(size=1000)
+    shops = [(f"shop {number}", units == number) for number in range(20)]
+    assert differing(lead, shops, units=units) == Search(found=(), num_groups=0)
+
+
+def test_groups_of_near_numbers_have_names_of_their_own() -> None:
+    seconds = 1_700_000_000.0 + np.arange(1000)
+    names = [name for name, _ in differences._by_fifth("ts", seconds, np.zeros(1000, dtype=bool))]
+    assert names[0] == "ts from 1700000000 to 1700000200"
+    assert len(set(names)) == 5

@@ -387,7 +387,7 @@ class Differences(Record):
     left_out: tuple[str, ...]  # columns for which there was no time
     num_shuffled: int  # rows
     samples: tuple[DifferingSamples, ...]  # the greatest difference first
-    num_groups: int  # of samples, that were looked at
+    num_groups: int  # of samples, that were looked at; 0: models were not compared, or units are few
     elapsed_s: float
 
 

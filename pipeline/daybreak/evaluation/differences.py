@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,22 +31,21 @@ from daybreak.data.partitions import partitions
 from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import ScoredModel, declared, predict
 from daybreak.registry.weights import MODEL
-from daybreak.statistics.slice_search import Group, differing
+from daybreak.statistics.slice_search import Search, differing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SHARE = 0.05  # of the night's time
+SHARE, MOST_S = 0.05, 300.0  # of the night's time, and seconds: the verdict waits for it
 NIGHT_S = 60.0  # a night takes, beside its training
 MOST_SHUFFLED, MOST_GROUPED = 5_000, 200_000  # rows
-FEWEST = 30  # samples of a group, and outside of it
 MOST_VALUES = 20  # of a category, the most frequent ones
 MOST_NAMED = 5  # groups
 
 
 def seconds_for(training_s: float) -> float:
     """Returns the seconds that may be taken in a night that trained this long."""
-    return SHARE * (training_s + NIGHT_S)
+    return min(SHARE * (training_s + NIGHT_S), MOST_S)
 
 
 def find(
@@ -64,14 +64,13 @@ def find(
     shown = [model for model in models if model.name in ("challenger", "champion")]
     rows = [*_labelled(shown[0].workload, days)]
     table: Table = shown[0].workload.table
-    groups: dict[str, NDArray[np.bool_]] = {}
-    found: tuple[Group, ...] = ()
+    search = Search(found=(), num_groups=0)
     if "champion" in scores and sum(map(len, rows)) == len(scores["champion"]):
         grouped, places = _part(rows, MOST_GROUPED)
         lead = scores["challenger"][places].astype(np.float64) - scores["champion"][places]
         if np.isfinite(lead).all():
-            groups = _groups(table, grouped)
-            found = differing(lead, groups, units=scores[UNIT][places] if UNIT in scores else None)
+            units = scores[UNIT][places] if UNIT in scores else None
+            search = differing(lead, _groups(table, grouped), units=units)
     shuffled = _Shuffled(shown, _part(rows, MOST_SHUFFLED)[0], days, batch_size=batch_size)
     uses, left_out, longest = [], [], 0.0
     for name in table.features:
@@ -91,9 +90,9 @@ def find(
             DifferingSamples(
                 name=one.name, num_samples=one.num_samples, difference=one.within, elsewhere=one.elsewhere
             )
-            for one in found[:MOST_NAMED]
+            for one in search.found[:MOST_NAMED]
         ),
-        num_groups=len(groups),
+        num_groups=search.num_groups,
         elapsed_s=round(time.monotonic() - began, 3),
     )
 
@@ -181,50 +180,60 @@ class _Arrays:
         return {name: torch.from_numpy(values[where]) for name, values in self.arrays.items()}
 
 
-def _groups(table: Table, rows: "Sequence[pa.Table]") -> dict[str, NDArray[np.bool_]]:
-    """Returns masks of the rows that have a value of a column, or one within a range, by its words."""
+def _groups(table: Table, rows: "Sequence[pa.Table]") -> "Iterator[tuple[str, NDArray[np.bool_]]]":
+    """Yields names and masks of rows that have a value of a column, or one within a range.
+
+    Unit and key are left out: the ledger keeps these names, and they would name persons.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     everything = pa.concat_tables(rows)
-    groups: dict[str, NDArray[np.bool_]] = {}
     for name, column in table.features.items():
+        if name == table.unit or (name in table.key and name != table.time):
+            continue
         values = everything[name]
         missing = values.is_null().to_numpy()
-        groups[f"{name} is missing"] = missing
+        yield f"{name} is missing", missing
         if isinstance(column, Category | Bool):
-            groups |= _by_value(name, values)
+            yield from _by_value(name, values)
         elif isinstance(column, Int) or (isinstance(column, Float) and not column.size):
-            groups |= _by_fifth(name, values.to_numpy().astype(np.float64), missing)
+            yield from _by_fifth(name, values.to_numpy().astype(np.float64), missing)
         elif name == table.time:
             hours = pc.hour(values).to_numpy()  # in the table's zone
             for start in range(0, 24, 6):
-                groups[f"{name} from {start}:00 to {start + 5}:59"] = hours // 6 == start // 6
-    return {name: mask for name, mask in groups.items() if FEWEST <= mask.sum() <= len(mask) - FEWEST}
+                yield f"{name} from {start}:00 to {start + 5}:59", hours // 6 == start // 6
 
 
-def _by_value(name: str, values: "pa.ChunkedArray") -> dict[str, NDArray[np.bool_]]:
+def _by_value(name: str, values: "pa.ChunkedArray") -> "Iterator[tuple[str, NDArray[np.bool_]]]":
     import pyarrow.compute as pc
 
-    counts = values.value_counts().to_pylist()
-    frequent = sorted(counts, key=lambda one: -one["counts"])[:MOST_VALUES]
-    return {
-        f"{name} is {one['values']}": pc.fill_null(pc.equal(values, one["values"]), False).to_numpy()
-        for one in frequent
-        if one["values"] is not None
-    }
+    counts = values.drop_null().value_counts().to_pylist()
+    for one in sorted(counts, key=lambda one: -one["counts"])[:MOST_VALUES]:
+        mask = pc.fill_null(pc.equal(values, one["values"]), False)
+        yield f"{name} is {one['values']}", mask.to_numpy()
 
 
 def _by_fifth(
     name: str, values: NDArray[np.float64], missing: NDArray[np.bool_]
-) -> dict[str, NDArray[np.bool_]]:
+) -> "Iterator[tuple[str, NDArray[np.bool_]]]":
     if missing.all():
-        return {}
+        return
     edges = np.unique(np.quantile(values[~missing], np.linspace(0, 1, 6)))
     if len(edges) <= 3:  # few values: each is a group
-        return {f"{name} is {edge:g}": values == edge for edge in np.unique(values[~missing])[:MOST_VALUES]}
+        for value in np.unique(values[~missing])[:MOST_VALUES]:
+            yield f"{name} is {value:.17g}", values == value
+        return
     place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    return {
-        f"{name} from {edges[number]:.4g} to {edges[number + 1]:.4g}": (place == number) & ~missing
-        for number in range(len(edges) - 1)
-    }
+    words = _apart(edges)
+    for number, (low, high) in enumerate(pairwise(words)):
+        yield f"{name} from {low} to {high}", (place == number) & ~missing
+
+
+def _apart(numbers: NDArray[np.float64]) -> list[str]:
+    """Returns numbers in words of as few digits as tell them apart, four at least."""
+    for digits in range(4, 17):
+        rounded = [float(f"{number:.{digits}g}") for number in numbers]
+        if len(set(rounded)) == len(rounded):
+            return [f"{number:.0f}" if number.is_integer() else f"{number:.{digits}g}" for number in rounded]
+    return [repr(float(number)) for number in numbers]

@@ -2,11 +2,13 @@
 
 A group's mean difference is compared with that of all other samples. Samples of a unit depend on each other,
 so the variance is that of sums by unit (Liang and Zeger 1986), and Holm's correction (1979) is over all
-groups that are looked at. Nothing is judged by it: the report shows it.
+groups that are looked at. That variance is too small where units are few, so a group of few units is not
+looked at, and the quantiles are of t for as many units as the smaller side has (Cameron and Miller 2015).
+Nothing is judged by it: the report shows it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from scipy import stats
 
 from daybreak.statistics.paired import holm
 
+FEWEST = 30  # units of a group, and outside of it
 Floats = NDArray[np.floating[Any]]
 
 
@@ -29,48 +32,53 @@ class Group:
     elsewhere: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The groups that differ from the rest, those that differ most first, and how many were looked at."""
+
+    found: tuple[Group, ...]
+    num_groups: int
+
+
 def differing(
     differences: Floats,
-    groups: Mapping[str, NDArray[np.bool_]],
+    groups: Iterable[tuple[str, NDArray[np.bool_]]],
     *,
     units: NDArray[Any] | None = None,
     alpha: float = 0.05,
-) -> tuple[Group, ...]:
-    """Returns the groups that differ from the rest, those that differ most first.
+) -> Search:
+    """Returns the groups that differ from the rest.
 
     Args:
         differences: of the scores of two models, shape [n].
-        groups: masks by the groups' names, shape [n] each; each has samples, and leaves some.
+        groups: names and masks, shape [n] each; those of few units, or that leave few, are passed over.
         units: number of what samples belong to, shape [n]; each sample is its own if None.
         alpha: chance that any group is named where none differs.
 
     >>> rng = np.random.default_rng(0)
     >>> west = np.arange(1000) < 200
-    >>> found = differing(rng.normal(0.2 * west, 0.3), {"west": west, "even": np.arange(1000) % 2 == 0})
-    >>> [(one.name, one.num_samples) for one in found]
-    [('west', 200)]
+    >>> lead = rng.normal(0.2 * west, 0.3)
+    >>> search = differing(lead, [("west", west), ("even", np.arange(1000) % 2 == 0)])
+    >>> [(one.name, one.num_samples) for one in search.found], search.num_groups
+    ([('west', 200)], 2)
     """
-    if not groups:
-        return ()
     code = np.arange(len(differences)) if units is None else np.unique(units, return_inverse=True)[1]
-    num_units = int(code.max()) + 1
-    means, p_values = [], []
-    for within in groups.values():
+    looked_at, p_values = [], []
+    for name, within in groups:
+        num_units = min(len(np.unique(code[within])), len(np.unique(code[~within])))
+        if num_units < FEWEST:
+            continue
         inside, outside = float(differences[within].mean()), float(differences[~within].mean())
         weight = np.where(within, 1 / within.sum(), -1 / (~within).sum())
         residual = differences - np.where(within, inside, outside)
-        by_unit = np.bincount(code, weights=weight * residual, minlength=num_units)
-        error = math.sqrt(float(np.square(by_unit).sum()) * num_units / max(num_units - 1, 1))
-        means.append((inside, outside))
+        error = math.sqrt(float(np.square(np.bincount(code, weights=weight * residual)).sum()))
         if error == 0:
             p_values.append(float(inside == outside))
         else:
-            p_values.append(float(2 * stats.t.sf(abs(inside - outside) / error, max(num_units - 1, 1))))
-    found = [
-        Group(name=name, num_samples=int(within.sum()), within=inside, elsewhere=outside)
-        for (name, within), (inside, outside), is_real in zip(
-            groups.items(), means, holm(p_values, alpha=alpha), strict=True
-        )
-        if is_real
-    ]
-    return tuple(sorted(found, key=lambda one: -abs(one.within - one.elsewhere)))
+            p_values.append(float(2 * stats.t.sf(abs(inside - outside) / error, num_units - 1)))
+        looked_at.append(Group(name=name, num_samples=int(within.sum()), within=inside, elsewhere=outside))
+    found = [one for one, is_real in zip(looked_at, holm(p_values, alpha=alpha), strict=True) if is_real]
+    return Search(
+        found=tuple(sorted(found, key=lambda one: -abs(one.within - one.elsewhere))),
+        num_groups=len(looked_at),
+    )
