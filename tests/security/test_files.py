@@ -3,12 +3,17 @@
 import gzip
 import hashlib
 import json
+import operator
 import os
 import struct
 import subprocess
 import sys
+import zipfile
 from datetime import date
+from functools import partial
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +21,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from safetensors import SafetensorError
+from sklearn.dummy import DummyRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from skops import io
 
 from daybreak.batch_inference import destinations
 from daybreak.contract.errors import DataError
@@ -25,6 +34,7 @@ from daybreak.evaluation.scores import read_scores
 from daybreak.registry.weights import load_model
 from daybreak.storage.home import Home
 from daybreak.training import checkpoint
+from daybreak.training.estimators import LIBRARIES
 from tests.fakes import LineWorkload
 from tests.profiling.test_memory import cgroup
 
@@ -187,6 +197,53 @@ def test_a_checkpoint_of_pickles_runs_nothing_also_where_its_hashes_agree(
     with pytest.raises(SafetensorError):
         checkpoint.load(made)
     assert not Path("spoils").exists()
+
+
+def _pipeline(function: Any) -> bytes:
+    """A file of skops of a pipeline that calls the function."""
+    return io.dumps(make_pipeline(FunctionTransformer(function), DummyRegressor().fit([[0.0]], [1.0])))
+
+
+def _changed(content: bytes, *names: tuple[str, str]) -> bytes:
+    """A file of skops with another function, by module and name, in place of the first."""
+    before, after = (f'"__class__": "{name}", "__module__": "{module}"' for module, name in names)
+    with zipfile.ZipFile(BytesIO(content)) as honest:
+        files = {name: honest.read(name) for name in honest.namelist()}
+    schema = json.dumps(json.loads(files["schema.json"]))
+    assert before in schema
+    files["schema.json"] = schema.replace(before, after).encode()
+    made = BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        for name, part in files.items():
+            file.writestr(name, part)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("of", [np.sum, partial(np.sum, ["touch spoils"], shell=True)])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("sklearn.utils._testing", "check_output"),  # that of subprocess, as the module imported it
+        ("numpy", "load"),
+        ("numpy", "fromfile"),
+        ("sklearn.datasets", "load_files"),
+        ("subprocess", "check_output"),
+    ],
+)
+def test_a_file_of_scikit_learn_names_no_function_that_reads_files_or_runs_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: Any, module: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = _changed(_pipeline(of), ("numpy", "sum"), (module, name))
+    with pytest.raises(DataError, match=rf"the model holds {module}\.{name}, which a version does not load"):
+        LIBRARIES["sklearn"].load(content)
+    assert not Path("spoils").exists()
+
+
+@pytest.mark.parametrize("method", [operator.methodcaller("tofile", "spoils"), DummyRegressor().fit])
+def test_a_file_of_scikit_learn_calls_no_method(method: Any) -> None:
+    with pytest.raises(DataError, match=r"(operator\.methodcaller|DummyRegressor\.fit), which a version"):
+        LIBRARIES["sklearn"].load(_pipeline(method))
 
 
 def test_text_of_predictions_is_no_formula_of_a_spreadsheet(tmp_path: Path) -> None:

@@ -10,10 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from lightgbm import LGBMClassifier, LGBMRegressor
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_selection import SelectKBest, VarianceThreshold
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from skops import io
 from xgboost import XGBClassifier, XGBRegressor
 
@@ -152,6 +158,36 @@ def test_a_file_of_skops_with_other_peoples_types_is_not_loaded() -> None:
     content = io.dumps(FunctionTransformer(np.vectorize(content_of)))
     with pytest.raises(DataError, match=r"test_estimators\.content_of"):
         library_of(LogisticRegression()).load(content)
+
+
+def test_what_could_not_be_loaded_is_refused_by_the_fit(tmp_path: Path) -> None:
+    workload = Trees(partial(make_pipeline, FunctionTransformer(np.nan_to_num), LogisticRegression()))
+    with pytest.raises(DataError, match=r"the model holds numpy\.nan_to_num, which a version does not load"):
+        trained(workload, tmp_path, of_trees(1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(RandomForestClassifier, n_estimators=2),
+        partial(HistGradientBoostingClassifier, max_iter=2),
+        partial(make_pipeline, SimpleImputer(), KNeighborsClassifier()),
+        partial(make_pipeline, SimpleImputer(), FunctionTransformer(np.abs), StandardScaler(), GaussianNB()),
+        partial(make_pipeline, SimpleImputer(), MLPClassifier(max_iter=400, tol=0.01)),
+        partial(make_pipeline, SimpleImputer(), VarianceThreshold(), SelectKBest(k=2), LogisticRegression()),
+        partial(make_pipeline, SimpleImputer(), CalibratedClassifierCV(LogisticRegression(), cv=2)),
+    ],
+)
+def test_estimators_of_scikit_learn_predict_as_they_did_when_they_were_fitted(
+    make: Callable[[], Any], tmp_path: Path
+) -> None:
+    workload = Trees(make)
+    data = workload.fit_data(workload.dataset(tmp_path, "train").__getitems__(range(NUM_SAMPLES)))
+    estimator = make()
+    fit = LIBRARIES["sklearn"].begin(estimator, data, seed=0, content=b"")
+    fit.grow()
+    predicted = LIBRARIES["sklearn"].load(fit.content())(data.inputs)
+    assert np.array_equal(predicted, estimator.predict_proba(data.inputs)[:, 1])
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

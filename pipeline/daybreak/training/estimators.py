@@ -5,7 +5,7 @@ end at the last tree in time, and go on from saved trees; a tree of each class c
 fitted at once.
 
 A model is kept in its library's own format, none of which is a pickle: the text of LightGBM, the UBJSON of
-XGBoost, and skops for scikit-learn, of which only classes of scikit-learn and NumPy are loaded.
+XGBoost, and skops for scikit-learn (skops_files.py).
 
 Bit-equal after a kill are boosters that draw no rows and columns at random: LightGBM and XGBoost draw by a
 generator whose state is in no file. After a kill such a booster keeps its trees, and its generator begins
@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract.errors import DataError, ParamsError
+from daybreak.training import skops_files
 
 Floats = NDArray[np.floating[Any]]
 Predictor = Callable[[Floats], Floats]  # of inputs [n, inputs] to [n], or to chances [n, classes]
-TRUSTED = ("numpy.", "sklearn.")  # beginnings of names of types that a file of skops may hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,16 +223,8 @@ class ScikitLearn:
         return _ScikitLearnFit(estimator, data, seed=seed, content=content)
 
     def load(self, content: bytes) -> Predictor:
-        """Returns what predicts by a file of skops; DataError where it holds types of anyone else."""
-        from skops import io
-
-        untrusted = io.get_untrusted_types(data=content)
-        if strange := [name for name in untrusted if not name.startswith(TRUSTED)]:
-            raise DataError(
-                f"the model holds {', '.join(strange)}, and only types of scikit-learn and NumPy are loaded; "
-                f"take estimators of scikit-learn"
-            )
-        model = io.loads(content, trusted=untrusted)
+        """Returns what predicts by a file of skops; DataError where it holds what is not trusted."""
+        model = skops_files.loaded(content)
         if not _classifies(model):
             return model.predict  # type: ignore[no-any-return]
 
@@ -255,8 +247,6 @@ class _ScikitLearnFit:
         self._estimator = estimator.set_params(**chosen)
 
     def grow(self) -> float:
-        from skops import io
-
         if self.num_grown:
             raise ParamsError(
                 f"{type(self._estimator).__name__} is fitted at once, and not tree by tree; set "
@@ -268,7 +258,7 @@ class _ScikitLearnFit:
                 f"the training samples have {len(fitted.classes_)} of {self._num_classes} classes; widen "
                 f"prepare.window_days, or name fewer classes in the label"
             )
-        self.num_grown, self._content = 1, bytes(io.dumps(fitted))
+        self.num_grown, self._content = 1, skops_files.written(fitted)
         return 1 - float(fitted.score(self._data.inputs, self._data.label))  # of the accuracy, or of R^2
 
     def content(self) -> bytes:
