@@ -256,7 +256,7 @@ class UnadjustedEngine(AsynchronousEngine):
     """An engine whose updates are not adjusted to the number of workers."""
 
     def _new_updater(self, optimizers: Any) -> UnadjustedUpdater:
-        return UnadjustedUpdater(optimizers, tuner=self._tuner, group=self.group)
+        return UnadjustedUpdater(optimizers, model=self.model, tuner=self._tuner, group=self.group)
 
 
 class SynchronousCores(VirtualCores):

@@ -57,6 +57,30 @@ class InGroups(Decaying):
         return torch.optim.AdamW([{"params": part.parameters()} for part in model.values()])
 
 
+class Reordered(Decaying):
+    """The class with its weights in another order."""
+
+    def optimizer(self, model: Any) -> Any:
+        return torch.optim.AdamW(list(model.parameters())[::-1])
+
+
+class Wider(Decaying):
+    """The class with a layer of another shape."""
+
+    def model(self) -> Any:
+        model = super().model()
+        model["net"][0] = torch.nn.Linear(model["net"][0].in_features, 7)
+        model["net"][2] = torch.nn.Linear(7, 1)
+        return model
+
+
+class KeepsLargest(Decaying):
+    """The class by AMSGrad, which keeps one more moment."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        return torch.optim.AdamW(parameters, amsgrad=True)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_curve(tmp_path, num_samples=64)
@@ -103,13 +127,13 @@ def test_options_of_an_edited_optimizer_stand(folder):
     assert len(edited.optimizer.state) == len(list(edited.model.parameters()))
 
 
-@pytest.mark.parametrize("workload", [OfSgd, InGroups])
-def test_moments_of_another_optimizer_or_of_other_groups_are_left_out_and_said(folder, workload, caplog):
+@pytest.mark.parametrize("workload", [OfSgd, InGroups, Reordered, Wider, KeepsLargest])
+def test_moments_of_another_optimizer_or_of_other_weights_are_left_out_and_said(folder, workload, caplog):
     kept(folder)
     other = engine(folder, workload())
     assert not moments.take_over(other.updater, folder)
     assert not any(optimizer.state for optimizer in other.updater.optimizers.values())
-    assert "are of another optimizer or other groups; beginning without" in caplog.text
+    assert "are of another optimizer, or of other weights or options; beginning without" in caplog.text
 
 
 def test_a_champion_without_moments_is_said(folder, caplog):

@@ -10,18 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from daybreak.contract.errors import ParamsError
+from daybreak.contract.errors import NotFinite, ParamsError
 from daybreak.contract.params import check
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import TrainingProgress
 from daybreak.training import checkpoint, sample_order
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
+from daybreak.training.learning_rate import WARMUP
 from daybreak.training.recipe import Averaging, Clipping
 from daybreak.training.trainer import Trainer
 from daybreak.training.updater import Updater
 from daybreak.training.weight_average import WeightAverage
-from tests.fakes import AtOnce, LineWorkload, write_curve
+from tests.fakes import AtOnce, LineWorkload, RootWorkload, write_curve
 from tests.training.recipes import recipe
 
 NUM_SAMPLES, SIZE, NUM_UPDATES, RATE = 64, 8, 24, 0.01
@@ -351,6 +352,72 @@ def test_the_noise_of_gradients_does_not_depend_on_the_factor_of_float16(folder,
         assert step.noise
         noises.append(step.noise)
     assert noises[1] == pytest.approx(noises[0], rel=0.01)
+
+
+class HalfOwned(LineWorkload):
+    """Its net alone has an optimizer, though the loss reaches its table, too."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.0)
+
+    def optimizer(self, model: Any) -> Any:
+        return torch.optim.AdamW(model["net"].parameters(), lr=RATE)
+
+
+def test_a_gradient_is_clipped_over_the_weights_that_have_an_optimizer(folder):
+    def make_step(model: Any) -> Step:
+        optimizer = HalfOwned().optimizer(model)
+
+        def step(model: Any, batch: Any, number: int) -> None:
+            model.zero_grad()
+            HalfOwned().loss(model, batch).mean().backward()
+            torch.nn.utils.clip_grad_norm_(model["net"].parameters(), 0.1)
+            optimizer.step()
+
+        return step
+
+    limits = Clipping(norm=0.1)
+    plain = by_hand(folder, HalfOwned(), make_step)
+    close(Run(folder, HalfOwned(), clipping=limits).until(), plain)
+    half = Run(folder, HalfOwned(), clipping=limits, tuning=FLOAT16).until()
+    torch.testing.assert_close(half, plain, rtol=0.05, atol=0.005)
+
+
+def test_a_gradient_that_no_factor_of_float16_mends_is_named(folder):
+    with pytest.raises(NotFinite, match=r"gradient of net\.0\.weight is not finite .* no factor of float16"):
+        run = Run(folder, RootWorkload(), tuning=FLOAT16)
+        assert run.engine.updater.scaler
+        run.engine.updater.scaler.update(2.0**-10)  # after 26 updates
+        run.until()
+
+
+def test_optimizers_follow_a_larger_batch_each_by_its_own_rule(folder):
+    updater = Run(folder, Adversaries()).engine.updater
+    scaled = updater.rescale(batch_size=8 * SIZE, base_size=SIZE, rule="by_optimizer")
+    assert (scaled.rate, scaled.warmup) == (8.0, WARMUP)
+    assert scaled.most_times == pytest.approx(10)
+    updater.set_rate(scaled.rate)
+    critic, generator = updater.groups()
+    assert critic["lr"] == pytest.approx(8**0.5)
+    assert generator["lr"] == pytest.approx(8 / 2)
+
+
+class Frozen(TwoKinds):
+    """Its table is frozen, with an optimizer of its own, and each optimizer has a loss."""
+
+    def trainable(self, model: Any, progress: TrainingProgress) -> None:
+        model["table"].requires_grad_(False)
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        losses = super().loss(model, batch)
+        return {"net": losses, "table": losses}
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), FLOAT16])
+def test_an_optimizer_whose_weights_are_all_frozen_leaves_them(folder, tuning):
+    run = Run(folder, Frozen(), tuning=tuning)
+    before = run.engine.weights()["table.weight"].clone()
+    assert torch.equal(run.until()["table.weight"], before)
 
 
 class Shares(Adversaries):

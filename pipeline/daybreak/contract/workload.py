@@ -157,7 +157,7 @@ class Workload(Protocol):
     def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
         """Returns the loss of each sample, shape [b], not reduced.
 
-        With a third argument `progress` it gets the TrainingProgress. Generators of torch, NumPy and Python
+        With an argument named `progress` it gets the TrainingProgress. Generators of torch, NumPy and Python
         are seeded for each update, so that what it draws is the same after a kill.
         """
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from daybreak.contract.errors import JobError, ParamsError, is_out_of_memory
+from daybreak.contract.errors import JobError, NotFinite, ParamsError, is_out_of_memory
 from daybreak.contract.extra_state import SUFFIX
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.workload import TrainingProgress, Workload, thaws
@@ -49,6 +49,7 @@ from daybreak.training.turns import Turns
 from daybreak.training.updater import Updater
 
 START = TrainingProgress()
+MAX_NAMED = 5  # weights in an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +180,7 @@ class TorchEngine:
         return model
 
     def _new_updater(self, optimizers: Mapping[str, Optimizer]) -> Updater:
-        return Updater(optimizers, tuner=self._tuner, group=self.group)
+        return Updater(optimizers, model=self.model, tuner=self._tuner, group=self.group)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -192,7 +193,7 @@ class TorchEngine:
             rank=self.rank,
             world_size=self.world_size,
             thaws=thaws(self._workload),
-            optimizers=tuple(self.updater.optimizers),
+            optimizers=self.updater.optimizers,
         )
 
     def _new_accumulation(self, *args: Any, **parts: Any) -> Accumulation:
@@ -265,6 +266,13 @@ class TorchEngine:
                 accumulation.gradients.clip(self._clipping)
             self.updater.set_rate(rate)
             self.updater.step(sums.names)
+            if names := self.updater.not_finite():
+                raise NotFinite(
+                    f"the gradient of {', '.join(names[:MAX_NAMED])} is not finite at update "
+                    f"{self._updates}, though its loss is, and no factor of float16 changes "
+                    f"that; look for a root or a logarithm of 0, or lower train.rate",
+                    update=self._updates,
+                )
         times_s = sums.times_s if timer else ()
         return UpdateResult(loss=mean, signals=sums.signals, times_s=times_s, noise=noise)
 

@@ -6,12 +6,13 @@ same decision at the same update. Sparse gradients travel as rows.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from daybreak.training import noise
 from daybreak.training.recipe import Clipping
@@ -47,7 +48,7 @@ NUM_NOISE = 3  # sums over workers: |gradient|^2 per sample, 1 / samples, and wo
 
 
 class Gradients:
-    """Gradients of all parameters of a model."""
+    """Gradients of the parameters of a model that optimizers train."""
 
     def __init__(
         self,
@@ -57,20 +58,28 @@ class Gradients:
         world_size: int,
         apart: bool = False,
         thaws: bool = False,
-        optimizers: Sequence[str] = ("",),
+        optimizers: Mapping[str, Optimizer],
     ) -> None:
         """Prepares the buffers; with `apart` gradients are added up elsewhere, and only the rest travels.
 
-        With `thaws` parameters that are frozen now may be trained later. `optimizers` are their names.
+        With `thaws` parameters that are frozen now may be trained later.
         """
         self._rank, self.world_size = rank, world_size  # of the workers whose gradients are added up
         self._optimizers = tuple(optimizers) if len(optimizers) > 1 else ()
+        # Backward reaches parameters without an optimizer, too. Nothing takes the factor of float16 out of
+        # their gradients, which would count in every norm.
+        owned = {
+            id(each) for own in optimizers.values() for group in own.param_groups for each in group["params"]
+        }
+        self._unowned = [parameter for parameter in model.parameters() if id(parameter) not in owned]
         sparse = {
             id(module.weight)
             for module in model.modules()
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
         }
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad or thaws]
+        parameters = list(model.parameters())
+        trained = [each for each in parameters if id(each) in owned and (each.requires_grad or thaws)]
+        self._trained = trained
         self._sparse = [parameter for parameter in trained if id(parameter) in sparse]
         self._dense = [parameter for parameter in trained if not apart and id(parameter) not in sparse]
         if self._sparse:  # torch wants a choice made: rows come from its own embeddings, so no checks
@@ -81,7 +90,7 @@ class Gradients:
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
         if world_size > 1:
-            self._lay_out(trained[0].device)
+            self._lay_out(parameters[0].device)
 
     def _lay_out(self, device: torch.device) -> None:
         """Makes one flat tensor per type, float32 first, with the gradients as views into them."""
@@ -100,6 +109,8 @@ class Gradients:
 
     def clear(self) -> None:
         """Clears the gradients of the last update."""
+        for parameter in self._unowned:
+            parameter.grad = None
         if self.world_size > 1:
             for flat in self._flats:
                 flat.zero_()

@@ -36,5 +36,8 @@ def take_over(updater: "Updater", folder: Path) -> bool:
         return False
     fits = updater.carry(load_file(folder / TENSORS), json.loads((folder / TREE).read_text()))
     if not fits:
-        log.warning("the moments in %s are of another optimizer or other groups; beginning without", folder)
+        log.warning(
+            "the moments in %s are of another optimizer, or of other weights or options; beginning without",
+            folder,
+        )
     return fits

@@ -90,11 +90,12 @@ class Tuner:
         `progress` is for a loss that asks for it.
         """
         method: Callable[..., Losses] = workload.loss
-        given = (model, batch) if progress is None else (model, batch, progress)
+        if progress is not None:
+            method = partial(method, progress=progress)
         if self.tuning.precision == "float32":
-            return method(*given)
+            return method(model, batch)
         with torch.autocast(self.device.type, getattr(torch, self.tuning.precision)):
-            losses = method(*given)
+            losses = method(model, batch)
         if isinstance(losses, Tensor):
             return losses.float()
         return {name: each.float() for name, each in losses.items()}

@@ -53,9 +53,11 @@ class Turns:
                 f"(key workload)"
             )
         sums = {name: each.sum() for name, each in losses.items()}
-        for place, (name, loss) in enumerate(sums.items(), 1):
-            inputs = [weight for weight in self._weights[name] if weight.requires_grad]
-            weigh(loss).backward(inputs=inputs, retain_graph=place < len(sums))  # type: ignore[no-untyped-call]
+        inputs = {name: [each for each in self._weights[name] if each.requires_grad] for name in sums}
+        trained = [name for name in sums if inputs[name]]  # not those whose weights are all frozen
+        for name in trained:
+            weighed, is_last = weigh(sums[name]), name == trained[-1]
+            weighed.backward(inputs=inputs[name], retain_graph=not is_last)  # type: ignore[no-untyped-call]
         return torch.stack([loss.detach() for loss in sums.values()]).sum(), frozenset(sums)
 
 

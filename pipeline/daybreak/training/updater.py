@@ -1,11 +1,11 @@
 """Changes the weights by the workload's optimizers, with the rate and options that a batch size needs."""
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from daybreak.contract.errors import JobError, ParamsError, is_out_of_memory
@@ -17,16 +17,30 @@ from daybreak.training.tuning import ShardedOptimizer, Tuner, check_optimizer, r
 log = logging.getLogger(__name__)
 
 SCALED = ("betas", "eps")  # options of an optimizer that a rule changes, besides its rate
+LEAST_FACTOR = 2.0**-14  # of float16: its largest number times this is 4, and no gradient is that much larger
+# Options that change what an optimizer does with what it keeps, and not what that is.
+STATELESS = (
+    "lr",
+    "initial_lr",
+    "weight_decay",
+    "foreach",
+    "fused",
+    "capturable",
+    "differentiable",
+    "maximize",
+)
 
 
 class Updater:
     """The optimizers of a worker: rate, options, and the moments as a whole.
 
     In float16, gradients are those of the loss times a factor, which `scaler` sets so that they neither
-    vanish nor overflow; an update in which they overflow is skipped.
+    vanish nor overflow; an optimizer whose gradients overflow skips the update.
     """
 
-    def __init__(self, optimizers: Mapping[str, Optimizer], *, tuner: Tuner, group: WorkerGroup) -> None:
+    def __init__(
+        self, optimizers: Mapping[str, Optimizer], *, model: nn.Module, tuner: Tuner, group: WorkerGroup
+    ) -> None:
         for optimizer in optimizers.values():
             check_optimizer(optimizer)
         if any(map(schedules_rate, optimizers.values())):
@@ -35,7 +49,8 @@ class Updater:
                 "update; set train.rate, train.warmup and train.schedule"
             )
         self.optimizers = {name: tuner.optimizer(each) for name, each in optimizers.items()}
-        self._tuner, self._group = tuner, group
+        self._tuner, self._group, self._model = tuner, group, model
+        self._weights = _weights(optimizers, model)
         self._sharded: dict[str, ShardedOptimizer] = {}
         if tuner.tuning.sharded and not tuner.tuning.sharded_weights and group.world_size > 1:
             self._sharded = {
@@ -44,6 +59,9 @@ class Updater:
             }
         self._base = [{name: each.get(name) for name in SCALED} for each in self.groups()]
         self.rate_shares = rate_shares(each.get("lr") for each in self.groups())
+        self._factors = [1.0] * len(
+            self.rate_shares
+        )  # of the rate of each group, by the rule of its optimizer
         self.scaler: torch.amp.GradScaler | None = None
         self.num_skipped = 0
         if tuner.tuning.precision == "float16":
@@ -67,8 +85,8 @@ class Updater:
 
     def set_rate(self, rate: float) -> None:
         """Sets the rate of each group of weights, given that of the largest."""
-        for each, part in zip(self.groups(), self.rate_shares, strict=True):
-            each["lr"] = rate * part
+        for each, part, factor in zip(self.groups(), self.rate_shares, self._factors, strict=True):
+            each["lr"] = rate * part * factor
 
     def _stepping(self, names: Collection[str] | None) -> "list[Optimizer | ShardedOptimizer]":
         """Returns the optimizers of these names, or all, in the order that all workers have."""
@@ -82,7 +100,7 @@ class Updater:
         """Takes the factor of float16 out of the gradients of these optimizers, and returns it."""
         if not self.scaler:
             return 1.0
-        for optimizer in self._stepping(names):
+        for optimizer in filter(_has_gradient, self._stepping(names)):
             self.scaler.unscale_(optimizer)  # type: ignore[arg-type]
         return self.scaler.get_scale()
 
@@ -91,8 +109,13 @@ class Updater:
 
         There is no retry, as some weights may have changed when memory ran out.
         """
+        stepping = self._stepping(names)
+        if (
+            self.scaler
+        ):  # which raises for an optimizer without gradients, as where all its weights are frozen
+            stepping = list(filter(_has_gradient, stepping))
         try:
-            for optimizer in self._stepping(names):
+            for optimizer in stepping:
                 if self.scaler:
                     self.scaler.step(optimizer)  # type: ignore[arg-type]
                 else:
@@ -104,25 +127,35 @@ class Updater:
                 "memory does not suffice for what the optimizer keeps, in passes of any size; take one "
                 "that keeps less (key workload), or name a machine with more memory in plan.machines"
             ) from error
-        if self.scaler:
+        if self.scaler and stepping:
             self._adapt(self.scaler)
 
+    def not_finite(self) -> list[str]:
+        """Returns the weights whose gradients are not finite once no factor of float16 can mend that."""
+        if not self.scaler or self.scaler.get_scale() >= LEAST_FACTOR:
+            return []
+        named = self._model.named_parameters()
+        return [name for name, each in named if each.grad is not None and not _is_finite(each.grad)]
+
     def _adapt(self, scaler: torch.amp.GradScaler) -> None:
-        """Sets the next factor, and counts the update as skipped if its gradients have overflowed."""
+        """Sets the next factor, and counts the update as skipped if gradients have overflowed."""
         before = scaler.get_scale()
         scaler.update()
         if scaler.get_scale() < before:
             self.num_skipped += 1
             if not self._group.rank:
                 log.warning(
-                    "the gradients of an update overflow in float16 at a factor of %g, so it is skipped; "
-                    "%d so far",
+                    "gradients of an update overflow in float16 at a factor of %g, so their optimizer skips "
+                    "it; %d so far",
                     before,
                     self.num_skipped,
                 )
 
     def rescale(self, *, batch_size: int, base_size: int, rule: Rule) -> Scaled:
-        """Changes betas and eps by the rules of the optimizers, and returns the changes."""
+        """Changes betas and eps by the rules of the optimizers; returns what holds for all of them.
+
+        The rate is that of the optimizer whose grows most; `set_rate` gives each its own.
+        """
         scalings = []
         base = iter(self._base)
         for optimizer in self.optimizers.values():
@@ -139,13 +172,20 @@ class Updater:
                 )
                 group |= {name: getattr(scaling, name) for name in SCALED if options[name] is not None}
                 scalings.append(scaling)
-        return min(scalings, key=lambda each: each.most_times)
+        rate = max(each.rate for each in scalings)
+        self._factors = [each.rate / rate for each in scalings]
+        return Scaled(
+            rate=rate,
+            warmup=max(each.warmup for each in scalings),
+            most_times=min(each.most_times for each in scalings),
+        )
 
     def save(self) -> tuple[dict[str, Tensor], Any]:
         """Returns the tensors of the whole state on worker 0, and the tree that they are the leaves of."""
         state: dict[str, Any] = {name: self._whole_state(name) for name in self.optimizers}
         scaler = self.scaler.state_dict() if self.scaler else None
-        return pack({"optimizers": state, "kinds": self._kinds(), "scaler": scaler})
+        kept = {"optimizers": state, "kinds": self._kinds(), "weights": self._weights, "scaler": scaler}
+        return pack(kept)
 
     def load(self, tensors: dict[str, Tensor], tree: Any) -> None:
         """Restores a whole state, of which each worker keeps its part."""
@@ -157,13 +197,17 @@ class Updater:
     def carry(self, tensors: dict[str, Tensor], tree: Any) -> bool:
         """Takes over the moments of another run's whole state, and keeps its own options.
 
-        Returns False and changes nothing where they are of other optimizers, or of other groups of weights.
+        Returns False and changes nothing where they are of other optimizers or other weights, or where an
+        option needs what those optimizers did not keep.
         """
         state = unpack(tensors, tree)
         own = {name: each.state_dict()["param_groups"] for name, each in self.optimizers.items()}
-        if state["kinds"] != self._kinds() or any(
-            _layout(groups) != _layout(state["optimizers"][name]["param_groups"])
+        if state["kinds"] != self._kinds() or state["weights"] != self._weights:
+            return False
+        if any(
+            _needs_more(group, of_state)
             for name, groups in own.items()
+            for group, of_state in zip(groups, state["optimizers"][name]["param_groups"], strict=True)
         ):
             return False
         self._load({name: {**state["optimizers"][name], "param_groups": own[name]} for name in own})
@@ -188,6 +232,35 @@ class Updater:
         return state
 
 
-def _layout(groups: Iterable[dict[str, Any]]) -> list[list[int]]:
-    """Returns the places of the weights of each group."""
-    return [list(group["params"]) for group in groups]
+def _weights(optimizers: Mapping[str, Optimizer], model: nn.Module) -> dict[str, list[list[list[Any]]]]:
+    """Returns name and shape of the weights of each group of each optimizer, in their order.
+
+    An optimizer keeps its state by the place of a weight, which says nothing once a class was edited.
+    """
+    names = {id(each): name for name, each in model.named_parameters()}
+    return {
+        name: [
+            [[names.get(id(each), ""), list(each.shape)] for each in group["params"]]
+            for group in optimizer.param_groups
+        ]
+        for name, optimizer in optimizers.items()
+    }
+
+
+def _has_gradient(optimizer: "Optimizer | ShardedOptimizer") -> bool:
+    """Returns whether a weight of the optimizer has a gradient."""
+    return any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
+
+
+def _is_finite(gradient: Tensor) -> bool:
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return bool(values.isfinite().all())
+
+
+def _needs_more(options: Mapping[str, Any], of_state: Mapping[str, Any]) -> bool:
+    """Returns whether an option is on that was off when the state was kept, such as `amsgrad`."""
+    return any(
+        value and not of_state.get(name)
+        for name, value in options.items()
+        if name not in STATELESS and name != "params"
+    )

@@ -119,7 +119,7 @@ class LocalSgdEngine(TorchEngine):
         self._own_gradients = self._added_gradients = self.accumulation.gradients
         self._trial: _Trial | None = None
         if self._try_after is not None:
-            self._added_gradients = Gradients(self.model, rank=self.rank, world_size=self.world_size)
+            self._added_gradients = super()._new_gradients()
             self._join(together=True)
         self._outer = OuterOptimizer(self.model, self.optimizer, group=self.group, is_late=is_late)
         self._forget()
@@ -134,7 +134,7 @@ class LocalSgdEngine(TorchEngine):
         self.accumulation.gradients = self._added_gradients if together else self._own_gradients
 
     def _new_gradients(self) -> Gradients:
-        return Gradients(self.model, rank=self.rank, world_size=1)
+        return Gradients(self.model, rank=self.rank, world_size=1, optimizers=self.updater.optimizers)
 
     @property
     def sync(self) -> Sync:

@@ -123,10 +123,16 @@ class FsdpEngine(TorchEngine):
         return model
 
     def _new_updater(self, optimizers: Mapping[str, Optimizer]) -> Updater:
-        return FsdpUpdater(optimizers, tuner=self._tuner, group=self.group)
+        return FsdpUpdater(optimizers, model=self.model, tuner=self._tuner, group=self.group)
 
     def _new_gradients(self) -> Gradients:
-        return FsdpGradients(self.model, rank=self.rank, world_size=self.world_size, apart=True)
+        return FsdpGradients(
+            self.model,
+            rank=self.rank,
+            world_size=self.world_size,
+            apart=True,
+            optimizers=self.updater.optimizers,
+        )
 
     def _new_accumulation(self, *args: Any, **parts: Any) -> Accumulation:
         return FsdpAccumulation(
@@ -228,13 +234,9 @@ class FsdpUpdater(Updater):
 class FsdpGradients(Gradients):
     """Gradients that the backward pass has added up over workers, a share on each."""
 
-    def __init__(self, model: nn.Module, **options: Any) -> None:
-        super().__init__(model, **options)
-        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-
     def clear(self) -> None:
         """Clears the gradients of the last update."""
-        for parameter in self._trained:
+        for parameter in (*self._unowned, *self._trained):
             parameter.grad = None
 
     def _tensors(self) -> list[Tensor]:

@@ -94,7 +94,7 @@ class AsynchronousEngine(TorchEngine):
         return PartAccumulation(*args, **parts)
 
     def _new_updater(self, optimizers: Mapping[str, Optimizer]) -> PartUpdater:
-        return PartUpdater(optimizers, tuner=self._tuner, group=self.group)
+        return PartUpdater(optimizers, model=self.model, tuner=self._tuner, group=self.group)
 
     def prepare(self, indices: Indices, *, progress: TrainingProgress = START) -> None:
         """Notes the progress at a share; workers load it themselves."""

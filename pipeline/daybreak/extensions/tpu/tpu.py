@@ -73,7 +73,7 @@ class TpuEngine(TorchEngine):
         return TpuAccumulation(*args, mesh=self._mesh, num_chips=self._num_chips, **parts)
 
     def _new_updater(self, optimizers: Mapping[str, Optimizer]) -> Updater:
-        return TpuUpdater(optimizers, tuner=self._tuner, group=self.group)
+        return TpuUpdater(optimizers, model=self.model, tuner=self._tuner, group=self.group)
 
 
 class TpuAccumulation(Accumulation):
