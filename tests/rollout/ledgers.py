@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Night, Release, Verdict
+from daybreak.contract.record_types import Batch, Night, Release, Verdict
 from daybreak.rollout import night_events
 from daybreak.rollout.saga import Move
 from daybreak.storage import branch, checkout, ledger
@@ -43,18 +43,23 @@ def promotion(number: int) -> Move:
     )
 
 
-def close(number: int, *, after: str, release: Release | None = None, **of_night: Any) -> str:
-    """Commits night `number`, which follows that commit of the ledger, and returns its commit."""
+def close(
+    number: int, *, after: str, release: Release | None = None, batch: bool = False, **of_night: Any
+) -> str:
+    """Commits night `number`, which follows that commit of the ledger, and returns its commit.
+
+    With `batch` it has brought data in.
+    """
     started = FIRST + timedelta(days=number)
     fields: dict[str, Any] = {
         "train_until": started + timedelta(hours=1),
+        "started_at": started,
         "trigger": "schedule",
         **of_night,
     }
     night = Night(
         id=release_of(number).night,
         day=started.date(),
-        started_at=started,
         decide_until=started + timedelta(hours=2),
         budget_usd=3,
         code_commit=checkout.git("rev-parse", "HEAD"),
@@ -62,6 +67,9 @@ def close(number: int, *, after: str, release: Release | None = None, **of_night
         **fields,
     )
     records.write(night, records.RUN)
+    if batch:
+        came = Batch(day=night.day, num_rows=1, num_bytes=1, digest=f"day {number}", late_days=())
+        records.write(came, records.RUN)
     Path("dvc.lock").write_text(f"data of night {number}\n")
     return ledger.commit_night(Home.here(), night, message=f"night {number}", release=release)
 

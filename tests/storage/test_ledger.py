@@ -2,6 +2,7 @@
 
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,29 @@ def test_a_night_that_was_overtaken_passes_on_the_champion_and_the_data_of_the_n
     assert champion and champion.version == 2
     assert branch.text_at(Home.here(), late, "dvc.lock") == "data of night 2\n"
     assert close(3, after=first) == late
+
+
+@pytest.mark.parametrize("version", [None, 2])
+def test_the_data_of_the_newest_day_is_gone_on_from_whichever_night_closes_last(version: int | None) -> None:
+    first = close(1, after="", release=release_of(1))
+    third = close(3, after=first, batch=True)  # opened while night 2 was with users, and refused at once
+    second = close(2, after=first, batch=True, release=release_of(version) if version else None)
+    assert branch.text_at(Home.here(), second, "dvc.lock") == "data of night 2\n"
+    assert ledger.with_newest_data(Home.here(), second) == third
+    records.replace_text(records.RUN / ledger.FAILED_TO_OPEN, "no room\n")
+    unopened = close(4, after=second)
+    assert branch.text_at(Home.here(), unopened, "dvc.lock") == "data of night 3\n"
+    assert ledger.with_newest_data(Home.here(), "") == ""
+
+
+def test_a_night_of_an_earlier_day_that_opened_later_has_the_newest_data() -> None:
+    third = close(3, after="", batch=True)
+    again = close(2, after=third, batch=True, started_at=datetime.now(UTC) + timedelta(minutes=1))
+    assert ledger.with_newest_data(Home.here(), again) == again
+    close(4, after=again, batch=True, release=release_of(4))
+    close(5, after=branch.ledger_tip(Home.here()), batch=True, release=release_of(5))
+    back = rolling_back(to=4).commit()
+    assert ledger.with_newest_data(Home.here(), back) == back
 
 
 def closed_as_failed(number: int, *, after: str) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from daybreak.storage.home import Home
 log = logging.getLogger(__name__)
 
 LOCK = "dvc.lock"  # digests of the data
+MOST_OVERLAPPING = 16  # newest entries among which nights are looked for that were open at once
 FAILED_TO_OPEN = "open.error"  # in the folder of records of a night that could not be opened
 
 
@@ -123,6 +125,25 @@ class Entry:
 
 # The records of a rollback's commit itself; the rest of the tree comes from the night restored by it.
 _OF_A_ROLLBACK = (Night, Verdict, Hold, Release, Events)
+
+
+def with_newest_data(home: Home, commit: str) -> str:
+    """Returns the entry from whose data a night after `commit` goes on: that one, unless nights overlapped.
+
+    Of nights that were open at once, the one of an earlier day lacks what the others brought in, though it
+    may be closed last, and promote. What a rollback brought back is not looked behind.
+    """
+    if not commit:
+        return ""
+    entries = entries_of(home, branch.commits_up_to(home, commit, MOST_OVERLAPPING))
+    closed = list(takewhile(lambda entry: not entry.rollback, entries))
+    newest = next((entry for entry in closed if entry.batch), None)
+    if newest is None:
+        return commit
+    since = newest.night.started_at
+    beside = [entry for entry in closed if entry.batch and entry.closed_at and entry.closed_at > since]
+    later = max(beside, key=lambda entry: entry.night.day, default=newest)
+    return later.commit if later.night.day > newest.night.day else commit
 
 
 def champion_at(home: Home, commit: str) -> Champion | None:
@@ -342,7 +363,7 @@ def _tree_of(
         branch.put_records(home, night, release, events, index=index)
         if data_of:
             branch.put_records(home, _passed_on(home, data_of), index=index)
-            if (lock := branch.text_at(home, data_of, LOCK)) is not None:
+            if (lock := branch.text_at(home, with_newest_data(home, data_of), LOCK)) is not None:
                 branch.put_text(home, LOCK, lock, index=index)
         return git("write-tree", folder=folder, index=index)
 
