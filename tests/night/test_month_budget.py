@@ -1,5 +1,7 @@
 """The dollars of a month are spread over its nights, whatever their jobs came to."""
 
+import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,8 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import MonthBudget
-from daybreak.contract.record_types import Bill, Training
+from daybreak.contract.record_types import Bill, Night, Training
+from daybreak.jobs.cost_tracker import FILE, JOBS
 from daybreak.night.month_budget import month_budget
 from daybreak.rollout import night_events
 from daybreak.storage import branch, ledger
@@ -73,6 +76,19 @@ def test_dollars_that_are_counted_elsewhere_are_left_out(home: Home) -> None:
     night(2, 5.0)
     without = {release_of(1).night}
     assert month_budget([home], usd=300, at=at(4), zone="UTC", without=without).spent_usd == 5
+
+
+def test_a_night_whose_challenger_users_still_judge_has_spent_too(home: Home) -> None:
+    night(1, 10.0)
+    opened = replace(
+        records.read(Night, records.RUN), id="open", started_at=at(2), previous=branch.ledger_tip(home)
+    )
+    folder = home.nights / opened.id
+    records.write(opened, folder / records.RUN)
+    for name, of_night in (("job", opened.id), ("other", "another")):
+        records.replace_text(folder / JOBS / name / FILE, json.dumps({"night": of_night, "usd": 7.0}))
+    assert month_budget([home], usd=300, at=at(3), zone="UTC").spent_usd == 17
+    assert month_budget([home], usd=300, at=at(3), zone="UTC", without={"open"}).spent_usd == 10
 
 
 def test_a_month_that_is_spent_has_nothing_left(home: Home) -> None:

@@ -15,7 +15,8 @@ from statistics import median
 from zoneinfo import ZoneInfo
 
 from daybreak.contract.record_parts import MonthBudget
-from daybreak.storage import ledger
+from daybreak.jobs.cost_tracker import JOBS, spent_usd
+from daybreak.storage import ledger, night_folders
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
@@ -40,6 +41,11 @@ def month_budget(
         nights = list(_since(home, min(begin, local - WEEKS)))
         spent += sum(
             one.usd or 0.0 for one in nights if one.night.started_at >= begin and one.night.id not in without
+        )
+        spent += sum(
+            spent_usd(folder / JOBS, night=night.id)  # users may judge its challenger for days
+            for folder, night in night_folders.unclosed(home)
+            if night.started_at >= begin and night.id not in without
         )
         recent = [
             one.night.started_at.astimezone(local.tzinfo).date()
