@@ -497,6 +497,9 @@ def predict_ahead(home: Home) -> None:
     night, verdict = records.read(Night, home.records), records.find(Verdict, home.records)
     if night.predict_from is None or verdict is None:
         raise NothingToDo("the night has no predictions to write, or no verdict yet")
+    written = records.find(Predictions, home.records)
+    if written and written.ahead_of == QUESTION:  # also for a worker that died before it could say so
+        return
     _expect_undecided(home)
     try:
         approval.check_promotion(night, verdict, records.find(Approval, home.records), now=clock.utc())

@@ -483,6 +483,9 @@ def test_beside_the_question_of_airflow_the_champion_predicts_once_they_are_due(
     made = records.read(Predictions, here.records)
     assert (made.version, made.ahead_of, made.is_late) == (1, "review", False)
     assert written(tmp_path / "out").num_rows == 60
+    answer = {"champion": 1, "challenger": 2, "action": "promote", "by": "ann", "reason": "seen"}
+    records.write(Approval(**answer, approved=True, answered_at=now), here.records)
+    runner.predict_ahead(here)  # its worker died, and the person has answered before the retry
 
 
 def test_beside_a_question_that_is_answered_nothing_is_predicted(asked: Night, tmp_path: Path) -> None:
