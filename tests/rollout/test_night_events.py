@@ -1,5 +1,6 @@
 """Every night and rollback has its events, each once."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -7,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.contract import records
+from daybreak.contract import clock, records
 from daybreak.contract.record_parts import Event
 from daybreak.contract.record_types import Approval
 from daybreak.rollout import night_events
 from daybreak.storage import events
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.report.nights import whole
+from tests.rollout.ledgers import close, make_home, release_of
 
 
 def closed(entry: Entry, *, after_h: float = 5.0) -> Entry:
@@ -85,6 +88,20 @@ def test_the_stream_of_a_history_is_newest_first() -> None:
     times = [event.at for event in night_events.stream(history)]
     assert times == sorted(times, reverse=True)
     assert len(times) == 8
+
+
+def test_predictions_that_are_late_after_the_promotion_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, until = Home(make_home(tmp_path, monkeypatch)), clock.utc() - timedelta(hours=1)
+    close(1, after="", release=release_of(1), predict_until=until)
+    folder = home.nights / release_of(1).night
+    shutil.copytree(records.RUN, folder / records.RUN)
+    records.write(release_of(1), folder / records.RUN)
+    assert (night_events.open_nights(home), night_events.unpredicted(home)) == ([], [folder])
+    assert [event.subject for event in night_events.note(folder) if event.kind == "late"] == ["predictions"]
+    (folder / records.RUN / "predict.skipped").write_text("nothing to predict")
+    assert night_events.unpredicted(home) == []
 
 
 def test_a_night_stands_where_its_events_cannot_be_read(

@@ -94,6 +94,8 @@ def publish_ledger(home: Home) -> None:
 def _publish_open(home: Home) -> None:
     for entry in night_events.open_nights(home):
         publish_night(home, home.nights / entry.night.id)
+    for folder in night_events.unpredicted(home):
+        _done("tell people", partial(_tell, home, folder), again=WATCH)
 
 
 def _publish_served(home: Home) -> bool:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 DECISIONS: tuple[EventKind, ...] = ("promoted", "refused", "stopped", "failed")  # that a night ends with
 GATE = "gate"  # who decides where no person is asked
 MONTH_SHARES = (0.8, 1.0)  # of the month's dollars
+LOOKED_AT = 8  # newest entries of the ledger, for one whose predictions are late
 GIVEN_UP_AFTER = timedelta(days=1)  # of a night that nobody closed
 
 
@@ -146,10 +147,21 @@ def open_nights(home: Home) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.night.started_at, reverse=True)
 
 
-def note_open(home: Home) -> list[Event]:
-    """Records events that are due in open nights, such as being late; returns all events of these nights."""
-    folders = [home.nights / entry.night.id for entry in open_nights(home)]
-    return [event for folder in folders for event in note(folder)]
+def unpredicted(home: Home) -> list[Path]:
+    """Returns the folders of nights that have promoted and whose predictions are late."""
+    promoted = (one for one in ledger.commits(home, LOOKED_AT) if one.serves and not one.rollback)
+    late = []
+    for folder in (home.nights / one.night for one in promoted):
+        try:
+            entry = entry_of(folder) if folder.exists() else None
+        except (PipelineError, OSError) as error:  # broken: the others are looked at
+            log.warning("night %s cannot be read: %s", folder.name, error)
+            continue
+        if entry and _lacks_predictions(entry) and not (folder / records.RUN / "predict.skipped").exists():
+            assert entry.night.predict_until
+            if clock.utc() - entry.night.predict_until < GIVEN_UP_AFTER:
+                late.append(folder)
+    return late
 
 
 def low_disk(home: Home) -> list[Event]:
