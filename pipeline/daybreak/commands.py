@@ -381,7 +381,8 @@ def notify(home: Home, *, text: str = "", night: str = "", stage: str = "", late
     message = (text or sys.stdin.read()).rstrip("\n")
     is_open = bool(night) and records.find(Night, folder / records.RUN) is not None
     if late and is_open:
-        happened = [event for event in night_events.note(folder) if event.kind == "late"]
+        noted = night_events.note(folder)
+        happened = [event for event in noted if event.kind == "late" and not event.subject]
         if not happened:
             raise NothingToDo(f"night {night} has time yet, by its own deadline, or is decided")
         return 0 if notifier.tell(home, *happened) else 1

@@ -26,7 +26,7 @@ from daybreak.contract.record_types import Evaluation, Night, Version
 from daybreak.contract.sections import NotifyEvent
 from daybreak.gate import judge
 from daybreak.report import notifier, publisher
-from daybreak.rollout import rollback
+from daybreak.rollout import night_events, rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
@@ -324,6 +324,15 @@ def test_the_watch_tells_of_an_open_night_that_missed_its_own_deadline_and_of_a_
     late, disk = heard()
     assert late.startswith(f"Daybreak: night 2025-01-10 is late: it was to be decided until {now.year}")
     assert disk.startswith(f"Daybreak: the disk of {home} has ")
+
+
+def test_a_night_with_late_predictions_is_not_late_itself(home: Path, heard: Any) -> None:
+    folder, now = make_night(home, 0, weight=1.0), datetime.now(UTC).replace(microsecond=0)
+    night = replace(records.read(Night, folder / records.RUN), decide_until=now + timedelta(hours=1))
+    records.write(night, folder / records.RUN)
+    night_events.note_event(night_events.late_predictions(replace(night, predict_until=now), at=now), folder)
+    assert cli.main(["notify", "--text", "t", "--late", "--night", night.id]) == 99
+    assert heard() == []
 
 
 def test_a_service_that_does_not_answer_delays_nobody_and_its_url_is_in_no_log(
