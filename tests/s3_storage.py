@@ -35,7 +35,7 @@ READS_A_WRITE = 10  # that take as long
 class Store:
     """A server, as an application of WSGI, with an empty bucket named bucket."""
 
-    def __init__(self, *, honours: bool, delay_s: float) -> None:
+    def __init__(self, *, honours: bool | None, delay_s: float) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._honours, self._delay_s = honours, delay_s
         self._writes = threading.Lock()
@@ -54,6 +54,12 @@ class Store:
         if self.read_only:
             start_response("403 FORBIDDEN", [("Content-Length", "0")])
             return []
+        if self._honours is None and "HTTP_IF_NONE_MATCH" in environ:
+            body = (
+                b"<Error><Code>NotImplemented</Code><Message>A header is not implemented.</Message></Error>"
+            )
+            start_response("501 Not Implemented", [("Content-Length", str(len(body)))])
+            return [body]
         if not self._honours:
             environ.pop("HTTP_IF_NONE_MATCH", None)
             environ.pop("HTTP_IF_MATCH", None)
@@ -74,8 +80,8 @@ class Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def served(*, honours: bool = True, delay_s: float = 0.0) -> Iterator[Store]:
-    """The service, with an empty bucket named bucket."""
+def served(*, honours: bool | None = True, delay_s: float = 0.0) -> Iterator[Store]:
+    """The service, with an empty bucket named bucket; `honours` is None where it refuses preconditions."""
     store = Store(honours=honours, delay_s=delay_s)
     server = make_server("127.0.0.1", 0, store, threaded=True, request_handler=Quiet)
     store.url = f"http://127.0.0.1:{server.server_port}"

@@ -46,8 +46,8 @@ def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BucketFold
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("honours", [True, False])
-def test_a_store_that_lets_two_create_a_file_takes_no_copies_of_checkpoints(honours: bool) -> None:
+@pytest.mark.parametrize("honours", [True, False, None])
+def test_a_store_that_lets_two_create_a_file_takes_no_copies_of_checkpoints(honours: bool | None) -> None:
     def tried(*, exclusive: bool) -> str:
         return staging.writable("s3://bucket/copies", key="train.checkpoints", exclusive=exclusive)
 

@@ -28,7 +28,7 @@ from daybreak.contract import extras
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.records import digest, replace_text
 from daybreak.storage import checkout
-from daybreak.storage.bucket import BucketFolder, inside, is_here
+from daybreak.storage.bucket import BucketFolder, inside, is_here, s3_code
 from daybreak.storage.source_code import archived_name
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ DOWN = ("job.json", "attempt", "end_by.json")
 MEASURED = ("profile.json", "machinetrial.json")  # what short jobs leave
 LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # append-only
 CODE = "code"  # on the machine, beside data/
+UNKNOWN = ("NotImplemented", "InvalidArgument", "501")  # answers of stores of S3 that know no If-None-Match
 CLIENTS = ("gcsfs", "google", "aiohttp", "s3fs", "botocore", "aiobotocore", "adlfs", "azure")  # of buckets
 
 
@@ -60,8 +61,10 @@ def writable(
     name = f".check-{secrets.token_hex(4)}"
     try:
         files.files.pipe_file(files.at(name), b"")
-        is_replaced = _writes_over(files, name)
-        files.files.rm_file(files.at(name))
+        try:
+            is_replaced = _writes_over(files, name)
+        finally:
+            files.files.rm_file(files.at(name))
     except ImportError as error:
         raise ParamsError(
             f"{key} {url} needs a client that is not installed here "
@@ -89,10 +92,14 @@ def writable(
 
 
 def _writes_over(files: BucketFolder, name: str) -> bool:
-    """Returns whether a file that is there can be created again, or the client knows no such precondition."""
+    """Returns whether a file that is there can be created again, or such a precondition is not known."""
     try:
         return files.create("", name)
     except (NotImplementedError, TypeError, ValueError):
+        return True
+    except OSError as error:
+        if s3_code(error) not in UNKNOWN:
+            raise
         return True
 
 

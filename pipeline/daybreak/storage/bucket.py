@@ -120,7 +120,7 @@ class BucketFolder:
             except FileExistsError:
                 return False
             except OSError as error:
-                if (code := _s3_code(error)) == "PreconditionFailed":  # from stores that do not say which
+                if (code := s3_code(error)) == "PreconditionFailed":  # from stores that do not say which
                     return False
                 if code != "ConditionalRequestConflict":  # with another request that goes on
                     raise
@@ -260,7 +260,7 @@ class BucketFolder:
         fresh.rename(folder)
 
 
-def _s3_code(error: OSError) -> str:
+def s3_code(error: OSError) -> str:
     """Returns the code of the answer of S3 that an error was made of; "" for any other error."""
     answer = getattr(error.__cause__, "response", None) or {}
     return str(answer.get("Error", {}).get("Code", ""))
