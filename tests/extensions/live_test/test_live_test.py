@@ -21,7 +21,7 @@ from daybreak.contract.record_parts import Live, LiveMetric
 from daybreak.contract.record_types import Evaluation, Night, Verdict
 from daybreak.contract.sections import LiveSections, Params
 from daybreak.contract.units import HOUR_S
-from daybreak.extensions.live_test import live_test
+from daybreak.extensions.live_test import live_test, slots
 from daybreak.gate import watch
 from daybreak.night import closing
 from daybreak.rollout import rollback
@@ -568,6 +568,12 @@ def test_a_challenger_that_fails_or_whose_night_is_over_leaves_the_ramp_and_the_
     records.write(replace(second, decide_until=datetime.now(UTC) - timedelta(hours=2)), folder / records.RUN)
     assert live_test.clean(Home.here(), settings).startswith(f"ended the experiment {second.id}, which no")
     assert log.traffic.read().tests == ()
+
+
+@pytest.mark.parametrize(("scores", "num"), [("live", 2), ("both", 1)])
+def test_alpha_is_shared_out_among_proofs_and_not_among_vetoes(tmp_path: Path, scores: str, num: int) -> None:
+    (tmp_path / "params.yaml").write_text(TWO.replace("scores: live", f"scores: {scores}"))
+    assert slots.num_corrected(params.load(tmp_path).only(LiveSections)) == num
 
 
 @pytest.mark.slow

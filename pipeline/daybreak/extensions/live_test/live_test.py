@@ -78,7 +78,7 @@ def judge(
         end(home, night.id, params, keep=decided.action == "promote")
         return decided
     log = serving_log(home, params)
-    rules = replace(rules, alpha=rules.alpha / slots.num_slots(params))
+    rules = replace(rules, alpha=rules.alpha / slots.num_corrected(params))
     standing = records.find(Live, FOLDER)
     first = records.find(Verdict, FOLDER)
     if first is None:
@@ -348,7 +348,7 @@ def _cleaned(home: Home, log: "Log", experiment: str, params: LiveSections) -> s
         return f"ended the experiment {experiment}, which no night wants any more; "
     first, gate = records.find(Verdict, folder / FOLDER), params.gate
     margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
-    alpha = gate.alpha / slots.num_slots(params)
+    alpha = gate.alpha / slots.num_corrected(params)
     rules = Rules(alpha=alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
     if fault := _read(log, params):  # else users would meet the challenger unseen
         end(home, experiment, params)
@@ -465,7 +465,7 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     if log is None:
         return 0.0
     margin = params.gate.margin or (verdict.margin if verdict else None) or ANY_MARGIN
-    alpha = params.gate.alpha / slots.num_slots(params)
+    alpha = params.gate.alpha / slots.num_corrected(params)
     rules = Rules(alpha=alpha, margin=margin, min_samples=params.gate.min_samples, refresh=True)
     try:
         by, rules = score_by(evaluation, params.gate, rules=rules, own=params.section(LiveTestParams).metric)

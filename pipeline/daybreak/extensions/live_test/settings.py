@@ -37,7 +37,8 @@ class LiveTestParams(Section):
     only."""
     challengers: int = Field(1, ge=1, le=4)
     """Challengers that users may meet at once, of nights that overlap. Each is shown to its own part of the
-    users, one of so many, and `gate.alpha` is divided by their number. An endpoint takes one."""
+    users, one of so many; where these have to prove it, `gate.alpha` is divided by their number. An endpoint
+    takes one."""
     shadow: float = Field(0, ge=0, le=1)
     """Share of requests to a router that are put to the challenger as well, without showing its answers,
     until `ramp_users` users were; only then the ramp begins. 0: it begins at once."""

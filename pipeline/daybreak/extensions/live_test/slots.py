@@ -5,8 +5,9 @@ joins the ramp. Users are divided into as many slots (daybreak/statistics/assign
 has one, with users of the champion beside it: a test neither waits for another nor moves its users, and users
 of a slot without a test meet the champion.
 
-    one correction   each test has `gate.alpha` divided by the number of slots (Bonferroni), so that any of
-                     those that are on is promoted falsely no more often than a test by itself
+    one correction   where users have to prove it (`gate.scores: live`), each test has `gate.alpha` divided by
+                     the number of slots (Bonferroni), so that any of those that are on is promoted falsely no
+                     more often than a test by itself; a veto (`both`) would only become rarer by it
     users by slot    as many as those of other slots, or nothing is believed (`srm`)
     the first proof  is promoted, and its night overtakes the others (daybreak/storage/ledger.py): they were
                      measured against a champion that serves no more, so they end, and the next nights
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 def num_slots(params: LiveSections) -> int:
     """Returns how many challengers users may meet at once; an endpoint splits its requests between two."""
     return 1 if params.serving.endpoint else params.section(LiveTestParams).challengers
+
+
+def num_corrected(params: LiveSections) -> int:
+    """Returns among how many tests `gate.alpha` is shared out: proofs are, and a mere veto is not."""
+    return 1 if params.gate.scores == "both" else num_slots(params)
 
 
 def joined(traffic: "Traffic", *, challenger: int, experiment: str, num_slots: int) -> "Traffic":
