@@ -643,3 +643,23 @@ def test_cheaper_places_that_are_too_slow_for_the_whole_job_are_named_for_one_th
         assert placement.rental not in taken
     fastest = PlanParams(machines=("local", "*-*"), objective="time")
     assert planned(params=fastest, **short).cheaper == ()
+
+
+@pytest.mark.parametrize("key", [{"threads": "auto"}, {"sync": "every_h_updates"}, {"num_workers": 2}])
+def test_a_plan_refuses_keys_that_a_class_does_not_allow(key):
+    training = TRAINING.model_copy(update=key)
+    job = replace(profile(), wants_one_worker="num_workers" in key, wants_whole=True)
+    with pytest.raises(ParamsError, match=f"train.{next(iter(key))}"):
+        planned(training=training, job=job)
+
+
+def test_a_class_that_keeps_state_gets_one_worker_and_no_tpu():
+    made = planned(job=replace(profile(step_s=0.05), wants_one_worker=True), hours=200, budget_usd=1000)
+    for rental in (made.rental, *(each.rental for each in made.fallbacks)):
+        machines = [each for each in EVERYTHING if each.name == rental.machine]
+        assert rental.num_machines == 1
+        assert all(each.is_local or each.num_workers == 1 for each in machines)
+        assert not any(each.is_tpu for each in machines)
+    several = PlanParams(machines=("*-8g", "a2-highgpu-8g"))
+    with pytest.raises(PlanError, match="does not train on these; name a machine with one GPU, or local"):
+        planned(params=several, job=replace(profile(), wants_one_worker=True))

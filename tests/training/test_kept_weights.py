@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from daybreak.contract.record_parts import Tuning
+from daybreak.contract.workload import TrainingProgress
 from daybreak.registry.weights import load_model
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import write_tensors
@@ -151,3 +152,21 @@ def test_lazy_layers_begin_with_the_weights_of_the_seed(folder):
     first, again, other = (engine.weights()["net.0.weight"] for engine in engines)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+class InTurns(LineWorkload):
+    """Reaches its lazy layer in each third update alone."""
+
+    def model(self) -> Any:
+        return nn.ModuleDict({**super().model(), "third": nn.LazyLinear(1)})
+
+    def loss(self, model: Any, batch: Any, progress: TrainingProgress) -> Any:
+        losses = super().loss(model, batch)
+        return losses + model["third"](batch["x"][:, None])[:, 0] if progress.update % 3 == 2 else losses
+
+
+def test_a_lazy_layer_of_a_later_turn_gets_its_shape(folder):
+    workload: Any = InTurns()
+    data = workload.dataset(folder, "train")
+    engine = TorchEngine(workload, data, seed=1, micro_batch_size=3, tuning=Tuning())
+    assert engine.weights()["third.weight"].shape == (1, 1)

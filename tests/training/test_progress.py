@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from daybreak.contract.workload import TrainingProgress
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
 from daybreak.training.generators import BLOCK, Generators
+from daybreak.training.own_state import load_own_state, pack_own_state
 from daybreak.training.trainer import Trainer
+from daybreak.workloads.table_workload import TableWorkload
 from tests.fakes import AtOnce, LineWorkload, write_curve
 from tests.training.recipes import recipe
 
@@ -125,16 +128,137 @@ def test_the_numbers_of_an_update_follow_from_its_number_and_the_seed(begins_at)
     assert numbers(of_seed(2), list(range(begins_at, BLOCK + 10)), drawing=drawing) != whole
 
 
-class KeepsAnObject(Noted):
-    """Its state has what is neither number, text nor tensor."""
+def test_numbers_first_drawn_in_the_newest_update_are_noticed_without_taking_any():
+    generators = of_seed(1)
+    assert not generators.have_drawn()
+    generators.begin(3)
+    assert not generators.have_drawn()
+    state = random.getstate()
+    np.random.rand()
+    assert generators.have_drawn()
+    assert random.getstate() == state
+
+
+@pytest.mark.parametrize("update", [1, 2])
+def test_a_kill_just_after_the_first_update_that_draws_changes_nothing(tmp_path, update):
+    for name in ("alone", "stopped"):
+        write_curve(tmp_path / name, num_samples=NUM_SAMPLES)
+    alone = Run(tmp_path / "alone", Noted(first=update)).until(math.inf)
+    for until in (update + 1, math.inf):
+        weights = Run(tmp_path / "stopped", Noted(first=update)).until(until)
+    assert all(torch.equal(weights[name], weight) for name, weight in alone.items())
+
+
+class KeepsAnything(Noted):
+    """Its state is what the test says."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
 
     def state_dict(self) -> dict[str, Any]:
-        return {"object": object()}
+        return {"kept": self.state}
 
 
-def test_a_state_that_no_checkpoint_can_hold_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [(object(), "a object"), (Counter("a"), "a Counter"), ({(1, 2): 3}, r"a key \(1, 2\)")],
+)
+def test_a_state_that_would_come_back_as_another_is_named(tmp_path, state, named):
     write_curve(tmp_path, num_samples=NUM_SAMPLES)
     with pytest.raises(
-        ParamsError, match=r"KeepsAnObject\.state_dict has a value that no checkpoint can hold"
+        ParamsError, match=rf"KeepsAnything\.state_dict has a value that no checkpoint can hold \({named}\)"
     ):
-        Run(tmp_path, KeepsAnObject()).until(2)
+        Run(tmp_path, KeepsAnything(state)).until(2)
+
+
+def test_tensors_of_a_state_come_back_on_the_device_of_the_model_or_where_they_were_apart():
+    class Kept:
+        def __init__(self, **state: Tensor) -> None:
+            self.state = state
+
+        def state_dict(self) -> dict[str, Tensor]:
+            return self.state
+
+        def load_state_dict(self, state: dict[str, Tensor]) -> None:
+            self.state = state
+
+    meta, fresh = torch.device("meta"), Kept()
+    _, packed = pack_own_state(Kept(near=torch.zeros(1, device=meta), apart=torch.zeros(1)), device=meta)
+    load_own_state(fresh, {"0": torch.zeros(1), "1": torch.zeros(1)}, packed, device=meta)
+    assert {name: each.device.type for name, each in fresh.state.items()} == {"near": "meta", "apart": "cpu"}
+
+
+class Forgets(LineWorkload):
+    """Has no method that takes its state back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_class_that_cannot_take_its_state_back_is_told_at_the_start(tmp_path):
+    write_curve(tmp_path, num_samples=NUM_SAMPLES)
+    workload: Any = Forgets()
+    with pytest.raises(ParamsError, match="has state_dict and no load_state_dict"):
+        Run(tmp_path, workload)
+
+
+def test_a_state_of_its_own_is_of_one_worker(tmp_path, monkeypatch):
+    write_curve(tmp_path, num_samples=NUM_SAMPLES)
+    monkeypatch.setattr(TorchEngine, "takes_all", False)
+    with pytest.raises(ParamsError, match=r"Noted\.state_dict is of one worker, and 1 train by TorchEngine;"):
+        Run(tmp_path, Noted())
+
+
+class ScoresByItsLoss(Noted):
+    """Its score is the default one, by a loss that counts."""
+
+    def loss(self, model: Any, batch: Any, progress: TrainingProgress) -> Tensor:
+        assert progress.done == 1
+        self.count["hard"][0] += 1
+        return LineWorkload.loss(self, model, batch)
+
+    def score(self, model: Any, batch: Any) -> Tensor:
+        return TableWorkload.score(self, model, batch)  # type: ignore[arg-type]
+
+
+def test_a_validation_leaves_what_a_class_keeps_as_it_is(tmp_path):
+    write_curve(tmp_path, num_samples=NUM_SAMPLES)
+    workload = ScoresByItsLoss()
+    Run(tmp_path, workload).engine.mean_score(np.arange(SIZE), alive=lambda: None)
+    assert workload.count["hard"] == [0]
+
+
+@pytest.mark.parametrize("name", ["seen", "epoch", "update"])
+def test_a_score_by_a_loss_that_reads_what_only_training_knows_is_refused(name):
+    class Reads(TableWorkload):
+        def loss(self, model: Any, batch: Any, *, progress: TrainingProgress) -> Any:  # type: ignore[override]
+            return getattr(progress, name) * batch
+
+    with pytest.raises(ParamsError, match=rf"the loss reads progress\.{name}, which is not known"):
+        Reads().score(torch.nn.Linear(1, 1), torch.zeros(1))
+
+
+def test_a_score_by_losses_of_several_optimizers_asks_for_metrics():
+    class Several(TableWorkload):
+        def loss(self, model: Any, batch: Any) -> Any:
+            return {"one": batch, "other": batch}
+
+    with pytest.raises(
+        ParamsError, match=r"Several\.loss returns a loss for each optimizer, .* name metrics"
+    ):
+        Several().score(torch.nn.Linear(1, 1), torch.zeros(1))
+
+
+class ByKeyword(LineWorkload):
+    """Takes the progress by keyword, after an argument of its own."""
+
+    def loss(self, model: Any, batch: Any, weight: float = 1.0, *, progress: TrainingProgress) -> Tensor:
+        assert weight == 1
+        return super().loss(model, batch) * (1 + progress.done)
+
+
+def test_a_loss_may_take_the_progress_by_keyword(tmp_path):
+    write_curve(tmp_path, num_samples=NUM_SAMPLES)
+    workload: Any = ByKeyword()
+    Run(tmp_path, workload).until(2)

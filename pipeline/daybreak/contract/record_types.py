@@ -148,6 +148,9 @@ class Profile(Record):
     # What the kept remedies came to; the lines are of the job before all but those to fit the memory.
     tuning: Tuning = field(default_factory=Tuning)
     is_estimator: bool = False  # no network: an update is a tree, of all samples, on one machine's CPU
+    # Each worker needs the whole model, and all agree at every update; train.precision may ask for it, too.
+    wants_whole: bool = False
+    wants_one_worker: bool = False  # as the class keeps state of its own
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,6 +96,8 @@ def candidates(
     predicted: dict[tuple[str, str, int, int], dict[bool, list[Estimate]]] = {}
     for machine in machines:
         reason, most = hindrance(machine, available), most_machines(machine, params)
+        if job.profile.wants_one_worker:
+            most = 1
         rentals = [_rental(machine, strategy, params) for strategy in strategies(machine, params)]
         for rental, size in product(rentals, sizes):
             if among is not None and (rental, size) not in among:

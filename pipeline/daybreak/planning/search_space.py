@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from daybreak.contract.errors import PlanError
+from daybreak.contract.errors import ParamsError, PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_parts import Sync, Tuning
+from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.record_types import Dataset, Night, Profile
 from daybreak.machines import catalog
 from daybreak.planning.candidates import TrainingTask, Way, allowed, candidates, everything, hindrance
@@ -92,6 +92,7 @@ def search_space(problem: Problem, course: Course) -> SearchSpace:
     machines = allowed(everything(available, (at_hand, *problem.listed)), params.plan, available=available)
     if problem.profile.is_estimator:
         machines = _with_cpus_alone(machines, available)
+    machines = _with_what_class_wants(machines, problem)
     obtainable = frozenset(available)
     profile, tuning = remedies.apply_kept(
         problem.profile,
@@ -99,6 +100,11 @@ def search_space(problem: Problem, course: Course) -> SearchSpace:
         num_samples=course.num_samples,
         at_hand=all(machine.is_local for machine in machines if machine in obtainable),
     )
+    if tuning.sharded_weights and _wants_whole(problem):
+        raise PlanError(
+            f"one sample needs weights that are divided among workers, which {_WHOLE} does not allow; name a "
+            f"machine with more memory in plan.machines, or train a smaller model"
+        )
     return SearchSpace(
         course=course,
         job=_job(replace(problem, profile=profile), course, at_hand),
@@ -133,7 +139,7 @@ def _job(problem: Problem, course: Course, at_hand: Machine) -> TrainingTask:
         batch_size=batch_size,
         num_workers=training.num_workers,
         known=known,
-        sync=training.fixed_sync,
+        sync=EVERY_UPDATE if _wants_whole(problem) else training.fixed_sync,
         grows=training.batch_growth == "goodput",
         # Gradients are noisier towards the end of training than where a profile looks, at its beginning.
         efficiency=Efficiency(noise_scale=(nights[-1] if nights else profile).noise_scale, nights=nights),
@@ -148,6 +154,47 @@ def _with_cpus_alone(machines: tuple[Machine, ...], available: Collection[Machin
         raise PlanError(
             f"plan.machines names {names}, which have GPUs or TPUs, and an estimator trains on CPUs; name a "
             f"machine without them, or local"
+        )
+    return kept
+
+
+_WHOLE = (
+    "a class with several optimizers, trainable, get_extra_state or state_dict, or train.precision: float16,"
+)
+
+
+def _wants_whole(problem: Problem) -> bool:
+    """Returns whether each worker needs the whole model, and all agree at every update."""
+    profile = problem.profile
+    is_float16 = problem.params.train.precision == "float16"
+    return profile.wants_whole or profile.wants_one_worker or is_float16
+
+
+def _with_what_class_wants(machines: tuple[Machine, ...], problem: Problem) -> tuple[Machine, ...]:
+    """Returns the machines whose workers can train the class.
+
+    Raises ParamsError where params.yaml asks for what it does not allow, PlanError where no machine is left.
+    """
+    if not _wants_whole(problem):
+        return machines
+    train = problem.params.train
+    if train.threads == "auto" or train.sync not in ("every_update", "auto"):
+        key = "threads: auto" if train.threads == "auto" else f"sync: {train.sync}"
+        raise ParamsError(f"{_WHOLE} does not go with train.{key}; leave that at its default")
+    kept = tuple(machine for machine in machines if not machine.is_tpu)
+    if problem.profile.wants_one_worker:
+        if train.num_workers > 1:
+            raise ParamsError(
+                f"{problem.params.workload.use} has state_dict, which is of one worker, and "
+                f"train.num_workers is {train.num_workers}; set it to 1"
+            )
+        kept = tuple(machine for machine in kept if machine.is_local or machine.num_workers == 1)
+    obtainable = set(problem.available)
+    if not any(machine in obtainable or machine.is_local for machine in kept):
+        names = ", ".join(dict.fromkeys(machine.name for machine in machines))
+        raise PlanError(
+            f"plan.machines names {names}, which have TPUs or, where the class has state_dict, several "
+            f"devices, and {_WHOLE} does not train on these; name a machine with one GPU, or local"
         )
     return kept
 

@@ -14,6 +14,8 @@ from daybreak.profiling import estimator_profile, line_fit
 from daybreak.profiling.diagnosis import Diagnosis, diagnose
 from daybreak.profiling.job_facts import DeviceFacts, JobFacts, MemoryFacts, ReadFacts, StepFacts
 from daybreak.storage.home import Home
+from daybreak.training.own_state import keeps_state
+from daybreak.training.tuning import wants_whole
 
 __all__ = ["ARRAYS", "profile"]
 
@@ -84,6 +86,8 @@ def _measured(
         evidence=diagnosis.evidence | {"tuned": tuned.evidence, "timeline": runs},
         remedies=tuned.remedies,
         tuning=tuned.tuning,
+        wants_whole=wants_whole(workload, harness.model, harness.optimizers),
+        wants_one_worker=keeps_state(workload),
     )
 
 

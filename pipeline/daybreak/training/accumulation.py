@@ -26,7 +26,8 @@ from daybreak.training.turns import Turns
 log = logging.getLogger(__name__)
 
 # Updates between measurements of the noise: from parts that exist anyway, or from a pass halved for it.
-LOOK_EVERY, HALVE_EVERY = 25, 100
+# Primes, so that optimizers that take turns are all measured.
+LOOK_EVERY, HALVE_EVERY = 23, 101
 
 
 @dataclass(frozen=True, kw_only=True)

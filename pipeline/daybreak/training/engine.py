@@ -6,6 +6,7 @@ suffice for a pass on one worker, all workers repeat that update, in passes of h
 the memory says (micro_batch.py).
 """
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from daybreak.training.gradients import Gradients, Signals
 from daybreak.training.learning_rate import Rule, Scaled
 from daybreak.training.loader import Loader
 from daybreak.training.micro_batch import MicroBatches, new_guard
-from daybreak.training.own_state import load_own_state, pack_own_state
+from daybreak.training.own_state import keeps_state, load_own_state, pack_own_state
 from daybreak.training.process_group import WorkerGroup
 from daybreak.training.recipe import Clipping
 from daybreak.training.sample_order import Indices
@@ -44,6 +45,7 @@ from daybreak.training.tuning import (
     new_optimizers,
     normalised,
     read,
+    wants_whole,
 )
 from daybreak.training.turns import Turns
 from daybreak.training.updater import Updater
@@ -132,8 +134,13 @@ class TorchEngine:
         self.model = self._tuner.model(self._shard(model, workload))
         self.model.train()
         optimizers = new_optimizers(workload, self.model)
-        asks_more = len(optimizers) > 1 or thaws(workload) or tuning.precision == "float16"
-        asks_more |= any(name.endswith(SUFFIX) for name in self.model.state_dict())
+        asks_more = tuning.precision == "float16" or wants_whole(workload, self.model, optimizers)
+        if keeps_state(workload) and (self.world_size > 1 or not self.takes_all):
+            raise ParamsError(
+                f"{type(workload).__name__}.state_dict is of one worker, and {self.world_size} train by "
+                f"{type(self).__name__}; set train.num_workers to 1 and plan.max_machines to 1, name a "
+                f"machine with one device, and leave train.sync and train.threads at their defaults"
+            )
         if asks_more and not self.takes_all:
             raise ParamsError(
                 f"several optimizers, a method trainable, get_extra_state of modules and train.precision: "
@@ -299,6 +306,8 @@ class TorchEngine:
                 dist.broadcast(buffer, src=0)
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
+        # A default score calls the loss, which may change what the class keeps.
+        kept = copy.deepcopy(pack_own_state(self._workload, device=self.device))
         own, size, total = samples[self.rank :: self.world_size], self.micro_batches.size, 0.0
         try:
             while len(own):
@@ -313,6 +322,7 @@ class TorchEngine:
                 else:
                     size = -(-size // 2)
         finally:
+            load_own_state(self._workload, *kept, device=self.device)
             for module, is_training in modes:  # a team may keep some of them in eval mode
                 module.training = is_training
         return float(self.group.total(np.array([total]))[0]) / len(samples)
@@ -354,13 +364,15 @@ class TorchEngine:
     def save(self) -> TrainingState:
         """Returns model and optimizer as references, valid until the next step."""
         tensors, tree = self.updater.save()
-        own, own_tree = pack_own_state(self._workload)
+        own, own_tree = pack_own_state(self._workload, device=self.device)
+        draws = np.zeros(self.world_size, dtype=np.int64)
+        draws[self.rank] = self.accumulation.generators.have_drawn()
         return TrainingState(
             tensors={"model": self.weights(), "optimizer": tensors, **({"workload": own} if own else {})},
             scalars={
                 "optimizer": tree,
                 "workload": own_tree,
-                "draws": self.accumulation.generators.draws,
+                "draws": self.group.total(draws).tolist(),  # of each worker, whether its loss does
                 "engine_updates": self._updates,
                 "num_skipped": self.num_skipped,
                 "device": self.devices,
@@ -372,8 +384,11 @@ class TorchEngine:
         """Restores model and optimizer."""
         self._load_weights(state.tensors["model"])
         self.updater.load(state.tensors.get("optimizer", {}), state.scalars["optimizer"])
-        load_own_state(self._workload, state.tensors.get("workload", {}), state.scalars["workload"])
-        self.accumulation.generators.draws = state.scalars["draws"]
+        own = state.tensors.get("workload", {}), state.scalars["workload"]
+        load_own_state(self._workload, *own, device=self.device)
+        draws = state.scalars["draws"]
+        is_same = len(draws) == self.world_size  # otherwise each worker draws other numbers, anyway
+        self.accumulation.generators.draws = bool(draws[self.rank] if is_same else max(draws))
         self._updates = state.scalars["engine_updates"]
         self.updater.num_skipped = state.scalars["num_skipped"]
         if self.micro_batches.guard:

@@ -8,6 +8,7 @@ after so many numbers.
 """
 
 import random
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ class Generators:
         torch.default_generator.manual_seed(key)  # torch.manual_seed would take 0.3 ms
         if self._on_gpu:
             torch.cuda.manual_seed(key)
-        if not self.draws and update == self._next and not self._are_untouched():
+        if not self.draws and update == self._next and self._take_differs():
             self.draws = True
         if self.draws:
             _seed_others(key)
@@ -52,11 +53,18 @@ class Generators:
     def _key(self, update: int) -> int:
         return ((self._seed * 1_000_003 + update) * self._world_size + self._rank) % (1 << 63)
 
-    def _are_untouched(self) -> bool:
-        """Takes a number from both generators; returns whether their twins have the same."""
+    def have_drawn(self) -> bool:
+        """Returns whether a loss drew from NumPy or Python, also in the newest update; takes no number."""
+        if not self.draws and self._next >= 0:
+            python, numpy = self._twins
+            self.draws = random.getstate() != python.getstate() or _numbers(np.random) != _numbers(numpy)
+        return self.draws
+
+    def _take_differs(self) -> bool:
+        """Takes a number from both generators; returns whether their twins have another."""
         python, numpy = self._twins
-        are_same = random.random() == python.random()
-        return bool(np.random.random_sample() == numpy.random_sample()) and are_same
+        differs = random.random() != python.random()
+        return bool(np.random.random_sample() != numpy.random_sample()) or differs
 
     def _go_to(self, update: int) -> None:
         """Sets both generators and their twins to their state at an update, where no loss drew before."""
@@ -67,7 +75,13 @@ class Generators:
         python.seed(key)
         numpy.seed(key & 0xFFFFFFFF)
         for _ in range(first, update):
-            self._are_untouched()
+            self._take_differs()
+
+
+def _numbers(numpy: Any) -> tuple[Any, ...]:
+    """Returns the state of a generator of NumPy, to compare."""
+    kind, key, *rest = numpy.get_state()
+    return kind, key.tobytes(), *rest
 
 
 def _seed_others(key: int) -> None:

@@ -25,8 +25,18 @@ from torch.utils.data import Dataset, default_collate
 
 from daybreak import hooks
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.extra_state import SUFFIX
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import Batch, State, TrainingProgress, Workload, loss_of, make_model
+from daybreak.contract.workload import (
+    Batch,
+    State,
+    TrainingProgress,
+    Workload,
+    asks_progress,
+    loss_of,
+    make_model,
+    thaws,
+)
 from daybreak.training.column_files import ColumnFiles, DaySamples
 from daybreak.training.eager_optimizers import without_compiler
 from daybreak.training.learning_rate import Kind
@@ -36,6 +46,7 @@ from daybreak.training.turns import Losses
 Samples = list[int] | Indices
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 LARGE = 1 << 20  # numbers in an embedding table, from which on sparse gradients may be worth it
+TURNS = 10  # updates, at most, by which a loss has reached all lazy modules
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -380,6 +391,12 @@ def check_model(model: nn.Module) -> None:
             )
 
 
+def wants_whole(workload: Workload, model: nn.Module, optimizers: Mapping[str, Optimizer]) -> bool:
+    """Returns whether each worker needs the whole model, and all agree at every update."""
+    has_extra_state = any(name.endswith(SUFFIX) for name in model.state_dict())
+    return len(optimizers) > 1 or thaws(workload) or has_extra_state
+
+
 def check_optimizer(optimizer: Optimizer) -> None:
     """Raises ParamsError for an optimizer that has to compute the loss again by itself."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
@@ -414,15 +431,21 @@ def new_model(workload: Workload, state: State, *, rate: float) -> nn.Module:
 
 
 def give_shapes(model: nn.Module, workload: Workload, batch: Callable[[], Batch]) -> None:
-    """Gives the weights of lazy modules their shapes and first values, by a loss of a batch in eval mode."""
-    tensors_of = itertools.chain(model.parameters(), model.buffers())
-    if not any(isinstance(each, nn.UninitializedParameter | nn.UninitializedBuffer) for each in tensors_of):
-        return
+    """Gives the weights of lazy modules their shapes and first values, by losses of a batch in eval mode."""
     modes = [(module, module.training) for module in model.modules()]
-    with torch.no_grad():
-        loss_of(workload, progress=TrainingProgress())(model.eval(), batch())
+    number = 0
+    while number < TURNS and _lacks_shapes(model):  # a later turn may reach what the first does not
+        progress = TrainingProgress(update=number, done=number / TURNS)
+        with torch.no_grad():
+            loss_of(workload, progress=progress)(model.eval(), batch())
+        number = number + 1 if asks_progress(workload) else TURNS
     for module, is_training in modes:
         module.training = is_training
+
+
+def _lacks_shapes(model: nn.Module) -> bool:
+    held = itertools.chain(model.parameters(), model.buffers())
+    return any(isinstance(each, nn.UninitializedParameter | nn.UninitializedBuffer) for each in held)
 
 
 def new_optimizers(workload: Workload, model: nn.Module) -> dict[str, Optimizer]:

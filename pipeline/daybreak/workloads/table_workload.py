@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from daybreak.contract.errors import ParamsError
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Batch, Split, State, TrainingProgress, loss_of
 
@@ -95,4 +96,24 @@ class TableWorkload:
 
     def score(self, model: "nn.Module", batch: Batch) -> "Tensor":
         """Returns minus the loss of each sample: what is compared where no metric is named."""
-        return -loss_of(self, progress=TrainingProgress(done=1.0))(model, batch)
+        from torch import Tensor
+
+        losses: Any = loss_of(self, progress=_AtTheEnd(done=1.0))(model, batch)
+        if not isinstance(losses, Tensor):
+            raise ParamsError(
+                f"{type(self).__name__}.loss returns a loss for each optimizer, of which no score can be "
+                f"made; name metrics in the class"
+            )
+        return -losses
+
+
+class _AtTheEnd(TrainingProgress):
+    """The progress for a score, which knows no more than that a run is done, and not how long it was."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("seen", "epoch", "update"):
+            raise ParamsError(
+                f"the loss reads progress.{name}, which is not known where its class scores by the loss; "
+                f"read progress.done, or name metrics in the class"
+            )
+        return super().__getattribute__(name)

@@ -329,3 +329,16 @@ def test_lazy_layers_get_their_shapes_before_the_optimizer_gets_their_weights() 
 def test_a_lazy_layer_that_no_loss_reaches_is_refused() -> None:
     with pytest.raises(ParamsError, match=r"the model's 0\.weight has no shape after a pass, as the loss"):
         check_model(nn.Sequential(nn.LazyLinear(1)))
+
+
+class FreezesLate(Right):
+    """Has nothing to learn from the middle of a run on."""
+
+    def trainable(self, model: nn.Module, progress: TrainingProgress) -> None:
+        """Freezes all weights."""
+        model.requires_grad_(progress.done < 0.5)
+
+
+def test_updates_of_the_middle_and_the_end_of_a_run_are_tried_too():
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        try_updates(FreezesLate, {}, BATCH, size=SIZE, seed=1, rate=0.1)

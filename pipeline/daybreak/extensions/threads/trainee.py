@@ -23,6 +23,11 @@ class PartAccumulation(Accumulation):
 
     looks = False
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The updates of a worker are not in a row, by which draws are noticed, so it is seeded for each.
+        self.generators.draws = True
+
     def measures_noise(self, num_samples: int, *, update: int) -> bool:
         """Returns whether the training process asks for the noise of this part."""
         return self.looks

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.workload import Batch, State, TrainingProgress, loss_of, make_model, thaws
+from daybreak.contract.workload import (
+    Batch,
+    State,
+    TrainingProgress,
+    asks_progress,
+    loss_of,
+    make_model,
+    thaws,
+)
 from daybreak.training.checkpoint import pack, unpack
 from daybreak.training.generators import seed_all
 from daybreak.training.learning_rate import rate_shares
@@ -56,7 +64,7 @@ class TrialModel:
         for optimizer in self.optimizers.values():
             optimizer.register_step_pre_hook(lambda *_: self._keep_rates())  # after the hooks of the team
         self.loses_rate = any(map(schedules_rate, self.optimizers.values()))
-        self._num_updates = 0
+        self._num_updates, self.done = 0, 0.0  # share of the run's samples
         self.losses: list[float] = []
         self.notes: list[str] = []
 
@@ -70,7 +78,9 @@ class TrialModel:
 
     def loss(self, batch: Batch) -> Losses:
         """Returns the loss of each sample at the progress of the newest update."""
-        progress = TrainingProgress(update=self._num_updates, generator=torch.default_generator)
+        progress = TrainingProgress(
+            update=self._num_updates, done=self.done, generator=torch.default_generator
+        )
         if thaws(self.workload):
             self.workload.trainable(self.model, progress)
         return loss_of(self.workload, progress=progress)(self.model, batch)
@@ -131,6 +141,9 @@ def try_updates(
     restarted = TrialModel(make(), state, batch, seed=seed, rate=rate)
     _expect_restartable(trial, restarted, batch)
     _expect_trained_rate(trial, rate)
+    if asks_progress(trial.workload) or thaws(trial.workload):
+        for trial.done in (0.5, 0.99):  # other weights may be trained, and other terms count
+            trial.update(batch)
     _check_independent(trial, batch, size)
     return trial
 
