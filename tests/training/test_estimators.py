@@ -1,6 +1,7 @@
 """Trees by the loop of networks: equal after a kill, ended in time, never from a pickle."""
 
 import math
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -9,27 +10,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lightgbm import LGBMClassifier, LGBMRegressor
+from lightgbm import LGBMClassifier, LGBMRanker, LGBMRegressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_selection import SelectKBest, VarianceThreshold
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import LinearSVC
 from skops import io
-from xgboost import XGBClassifier, XGBRegressor
+from xgboost import XGBClassifier, XGBRanker, XGBRegressor, XGBRFRegressor
 
 from daybreak.contract.errors import DataError, JobError, ParamsError
-from daybreak.training import checkpoint
+from daybreak.training import checkpoint, estimator_engine
 from daybreak.training.estimator_engine import EstimatorEngine
-from daybreak.training.estimators import LIBRARIES, FitData, library_of
+from daybreak.training.estimators import LIBRARIES, library_of
+from daybreak.training.fit import FitData
+from daybreak.training.gradients import Signals
 from daybreak.training.recipe import Recipe, Validation
 from daybreak.training.trainer import RunOutcome, Trainer
 from daybreak.training.validation import Validator
+from daybreak.workloads.estimator_workload import EstimatorModel
 from tests.fakes import AtOnce
 from tests.training.recipes import recipe
 from tests.training.trees import NUM_SAMPLES, Trees
@@ -212,3 +217,165 @@ def test_updates_of_other_samples_are_refused(tmp_path: Path) -> None:
     workload = Trees(partial(LGBMClassifier, **SMALL))
     with pytest.raises(JobError, match=r"an update has 300 samples.* whole number"):
         trained(workload, tmp_path, recipe(num_samples=NUM_SAMPLES * 3 // 2, batch_size=NUM_SAMPLES))
+
+
+def test_a_long_fit_is_alive_all_the_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimator_engine, "ALIVE_EVERY_S", 0.001)
+    heard = threading.Event()
+
+    class Patient(LogisticRegression):  # type: ignore[misc]
+        def fit(self, *data: Any) -> "Patient":
+            assert heard.wait(60)
+            return super().fit(*data)  # type: ignore[no-any-return]
+
+    workload = Trees(partial(make_pipeline, SimpleImputer(), Patient()))
+    engine = EstimatorEngine(workload, workload.dataset(tmp_path, "train"), seed=0, alive=heard.set)
+    with pytest.raises(DataError, match="Patient, which a version does not load"):
+        engine.step(np.arange(NUM_SAMPLES), batch_size=NUM_SAMPLES, rate=0.1, signals=Signals())
+
+
+def samples(label: Any, *, num_classes: int, num: int = 200) -> FitData:
+    draw = np.random.default_rng(0)
+    inputs = np.concatenate([draw.normal(size=(num, 2)), draw.integers(1, 5, size=(num, 1))], axis=1)
+    return FitData(inputs=inputs, categorical=[2], label=np.asarray(label(num)), num_classes=num_classes)
+
+
+@pytest.mark.parametrize(
+    ("make", "data", "num_trees"),
+    [
+        (LGBMRegressor, samples(np.ones, num_classes=0), 1),
+        (LGBMClassifier, samples(np.zeros, num_classes=2), 1),
+        (LGBMRegressor, samples(np.arange, num_classes=0, num=10), 1),
+        (LGBMClassifier, samples(lambda num: np.arange(num) % 3, num_classes=4), 12),
+        (
+            partial(LGBMClassifier, min_split_gain=1e9),
+            samples(lambda num: np.arange(num) % 2, num_classes=2),
+            1,
+        ),
+        (XGBRegressor, samples(np.ones, num_classes=0), 12),
+    ],
+)
+def test_trees_without_a_split_are_equal_after_a_kill_and_not_counted(
+    make: Callable[[], Any], data: FitData, num_trees: int
+) -> None:
+    library = library_of(make())
+    fits = [library.begin(make(), data, seed=7, content=b"") for _ in range(2)]
+    for number in range(12):
+        if number in (3, 9):
+            fits[1] = library.begin(make(), data, seed=7, content=fits[1].content())
+        for fit in fits:
+            fit.grow()
+    assert [fit.num_grown for fit in fits] == [num_trees] * 2
+    assert fits[0].content() == fits[1].content()
+
+
+def test_a_run_is_finished_where_no_tree_helps_any_more(tmp_path: Path) -> None:
+    workload = Trees(partial(LGBMClassifier, min_split_gain=1e6, **SMALL))
+    engine, outcome = trained(workload, tmp_path, of_trees())
+    assert (outcome.num_updates, outcome.seen, outcome.stopped_by) == (1, NUM_SAMPLES, "finished")
+    assert content_of(engine).count(b"Tree=") == 1
+    again, outcome = trained(workload, tmp_path, of_trees())
+    assert (outcome.num_updates, outcome.stopped_by) == (1, "finished")
+    assert content_of(again) == content_of(engine)
+
+
+@pytest.mark.parametrize(
+    ("make", "draws"),
+    [
+        (LGBMRegressor, False),
+        (partial(LGBMRegressor, subsample=0.5), False),  # subsample_freq is 0
+        (partial(LGBMRegressor, bagging_fraction=0.5, bagging_freq=1), True),
+        (partial(LGBMRegressor, feature_fraction_bynode=0.5), True),
+        (partial(LGBMRegressor, extra_trees=True), True),
+        (partial(LGBMRegressor, boosting_type="dart"), True),
+        (partial(LGBMRegressor, data_sample_strategy="goss"), True),
+        (XGBRegressor, False),
+        (partial(XGBRegressor, colsample_bylevel=0.5), True),
+        (partial(XGBRegressor, booster="dart"), True),
+    ],
+)
+def test_what_draws_at_random_is_known_by_its_parameters(make: Callable[[], Any], draws: bool) -> None:
+    fit = library_of(make()).begin(make(), samples(np.arange, num_classes=0), seed=0, content=b"")
+    assert fit.draws == draws
+
+
+@pytest.mark.parametrize("alias", ["num_iterations", "max_iter", "nrounds"])
+def test_no_name_of_the_number_of_trees_is_read(alias: str) -> None:
+    make = partial(LGBMRegressor, **{alias: 5})
+    fit = library_of(make()).begin(make(), samples(np.arange, num_classes=0), seed=0, content=b"")
+    fit.grow()
+    assert fit.num_grown == 1
+
+
+def by_hand(label: Any, predicted: Any) -> Any:
+    return predicted - label, np.ones_like(label)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (LGBMRanker, "LGBMRanker ranks within groups of rows"),
+        (XGBRanker, "XGBRanker ranks within groups of rows"),
+        (XGBRFRegressor, "XGBRFRegressor grows its trees at once; return XGBRegressor"),
+        (partial(LGBMRegressor, boosting_type="rf"), "boosting rf of LightGBM cannot go on"),
+        (partial(LGBMRegressor, objective=by_hand), "objective of LGBMRegressor is a function"),
+        (partial(XGBRegressor, objective=by_hand), "objective of XGBRegressor is a function"),
+        (partial(LGBMRegressor, early_stopping_round=5), "is not read; set train.validation"),
+        (partial(XGBRegressor, early_stopping_rounds=5), "is not read; set train.validation"),
+        (partial(LGBMRegressor, metric="None"), "LGBMRegressor has no metric"),
+        (
+            partial(XGBRegressor, tree_method="exact"),
+            "XGBRegressor cannot be fitted: .*; change its parameters",
+        ),
+        (LinearRegression, "LinearRegression cannot be fitted: ValueError: .* NaN"),
+        (StandardScaler, "StandardScaler has no predict, and is to predict"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_in_a_sentence(make: Callable[[], Any], sentence: str) -> None:
+    data = samples(np.arange, num_classes=0)
+    data.inputs[0, 0] = np.nan
+    with pytest.raises(ParamsError, match=sentence):
+        library_of(make()).begin(make(), data, seed=0, content=b"").grow()
+
+
+def test_a_classifier_without_chances_is_refused_before_it_is_fitted() -> None:
+    data = samples(lambda num: np.arange(num) % 2, num_classes=2)
+    with pytest.raises(ParamsError, match="LinearSVC has no predict_proba, and is to predict the chances"):
+        library_of(LinearSVC()).begin(LinearSVC(), data, seed=0, content=b"")
+
+
+def test_a_fit_at_once_of_samples_without_a_class_is_refused() -> None:
+    with pytest.raises(DataError, match=r"the 200 samples have 1 of 2 classes; take days that have all"):
+        LIBRARIES["sklearn"].begin(
+            LogisticRegression(), samples(np.zeros, num_classes=2), seed=0, content=b""
+        )
+
+
+def test_a_fit_of_one_sample_has_a_finite_loss() -> None:
+    fit = LIBRARIES["sklearn"].begin(
+        LinearRegression(), samples(np.ones, num_classes=0, num=1), seed=0, content=b""
+    )
+    assert math.isfinite(fit.grow())
+
+
+def test_categories_of_gradient_boosting_are_those_of_the_team_or_the_most_frequent_of_many() -> None:
+    draw = np.random.default_rng(0)
+    inputs = np.stack([draw.normal(size=3000), np.arange(3000) % 1000 + 1.0], axis=1)
+    data = FitData(inputs=inputs, categorical=[1], label=draw.integers(0, 2, size=3000), num_classes=2)
+    for given, used in ((None, [False, False]), ("from_dtype", [False, True]), ([0], None)):
+        estimator = HistGradientBoostingClassifier(max_iter=1, categorical_features=given)
+        if used is None:
+            assert LIBRARIES["sklearn"].begin(estimator, data, seed=0, content=b"")
+            assert estimator.categorical_features == [0]
+            continue
+        fit = LIBRARIES["sklearn"].begin(estimator, data, seed=0, content=b"")
+        fit.grow()
+        mask = estimator.is_categorical_
+        assert list(mask if mask is not None else [False, False]) == used
+    assert np.isfinite(LIBRARIES["sklearn"].load(fit.content())(inputs)).all()
+
+
+@pytest.mark.parametrize("make", [LGBMRegressor, XGBRegressor, LinearRegression])
+def test_a_model_of_another_library_is_refused_in_a_sentence(make: Callable[[], Any]) -> None:
+    with pytest.raises(DataError, match=r"does not fit \w+Regress\w+, or is damaged: .*; restore the class"):
+        EstimatorModel(make()).load(b"cos\nsystem\n(S'true'\ntR.")

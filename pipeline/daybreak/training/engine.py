@@ -62,6 +62,7 @@ class UpdateResult:
     signals: Signals
     times_s: tuple[float, ...] = ()  # of each worker for its share of the update before; empty: shares stay
     noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma) (noise.py), at some updates
+    nothing_left: bool = False  # the update changed nothing, and no later one would; never of several workers
 
 
 class Engine(Protocol):

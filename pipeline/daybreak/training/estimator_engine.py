@@ -4,7 +4,9 @@ So the loop, its checkpoints and its deadline are those of a network: a batch is
 update, and `train.epochs` is the number of trees. What is of gradients does not apply (estimator_keys.py).
 """
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,13 @@ from daybreak.contract.workload import TrainingProgress, Workload, make_model
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.devices import peak_memory_bytes
 from daybreak.training.engine import START, UpdateResult
-from daybreak.training.estimators import Fit
+from daybreak.training.fit import Fit
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import Rule, Scaled
 from daybreak.training.sample_order import Indices
 
 SCORED = 100_000  # samples at once
+ALIVE_EVERY_S = 10.0
 
 
 class EstimatorEngine:
@@ -47,7 +50,7 @@ class EstimatorEngine:
         seed: int,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
-        """Opens the samples; `alive` is called where no update is taken for long."""
+        """Opens the samples; `alive` is called every few seconds of an update, also by another thread."""
         self._workload: Any = workload
         self._dataset: Any = dataset
         self._seed, self._alive = seed, alive
@@ -66,6 +69,10 @@ class EstimatorEngine:
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
         """Adds a tree. Raises JobError where the samples are not those of the update before."""
+        with _kept_alive(self._alive):
+            return self._step(indices, signals)
+
+    def _step(self, indices: Indices, signals: Signals) -> UpdateResult:
         if self._fit is None:
             self._fit = self._begun(np.sort(indices))
         if len(indices) != self._num_samples:
@@ -73,16 +80,16 @@ class EstimatorEngine:
                 f"an update has {len(indices):,} samples, and the one before had {self._num_samples:,}; set "
                 f"train.epochs to a whole number"
             )
-        return UpdateResult(loss=self._fit.grow(), signals=signals)
+        before = self._fit.num_grown
+        loss = self._fit.grow()
+        return UpdateResult(loss=loss, signals=signals, nothing_left=self._fit.num_grown == before)
 
     def _begun(self, rows: Indices) -> Fit:
         self._num_samples = len(rows)
         data = self._workload.fit_data(self._dataset.__getitems__(rows))
-        self._alive()
         fit: Fit = self.model.library.begin(
             self.model.estimator, data, seed=self._seed, content=self.model.content
         )
-        self._alive()
         return fit
 
     def begin_from(self, tensors: dict[str, Tensor]) -> bool:
@@ -141,3 +148,21 @@ class EstimatorEngine:
         """Gives the model the trees that were added since it was last asked for."""
         if self._fit is not None:
             self.model.load(self._fit.content())
+
+
+@contextmanager
+def _kept_alive(alive: Callable[[], None]) -> Iterator[None]:
+    """Calls `alive` all the while, as a fit that takes hours says nothing meanwhile; its deadline ends it."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(ALIVE_EVERY_S):
+            alive()
+
+    thread = threading.Thread(target=repeat, name="alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

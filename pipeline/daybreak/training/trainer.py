@@ -85,6 +85,7 @@ class Trainer:
         self.end = recipe.num_samples  # where this run ends; a deadline may bring it forward
         self._meter = _Meter(clock())
         self._validated_s, self._is_over = 0.0, False  # seconds of the last validation; it ended the run
+        self._nothing_left = False  # no update would change anything
         # Position and samples of each next share of this worker, and the sizes of all workers' shares.
         self._ahead: deque[tuple[int, Indices, Sizes]] = deque()
         self._sizes: Sizes = ()  # of all workers' shares, of the update before
@@ -142,7 +143,7 @@ class Trainer:
             signals = self._update()
             if signals.resize_to:
                 self._resize(signals.resize_to)
-            if signals.end_in:
+            if signals.end_in and not self._nothing_left:
                 self.end = self._after(signals.end_in - 1)
             if self._validator and self._validator.is_due(before, self.seen, end=self.end):
                 self._validate(self._validator)
@@ -151,7 +152,7 @@ class Trainer:
             if signals.stop and self.seen < self.end:
                 self.saver.wait()
                 return self._outcome("terminated")
-        whole = self.seen >= self.recipe.num_samples or self.batch_schedule.done
+        whole = self.seen >= self.recipe.num_samples or self.batch_schedule.done or self._nothing_left
         if self._is_over:
             return self._outcome("validation")
         return self._outcome("finished" if whole else "deadline")
@@ -205,6 +206,9 @@ class Trainer:
         step = self.engine.step(share, batch_size=size, rate=rate, signals=self._signals())
         if not math.isfinite(step.loss):
             raise self._not_finite(step.loss, size)
+        if step.nothing_left:
+            self._nothing_left, self.end = True, self.seen
+            return step.signals
         self.audit.add(position, share)
         self.seen = after
         self.num_updates += 1

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from daybreak.contract.errors import ParamsError
+from daybreak.contract.errors import DataError, ParamsError, PipelineError
 from daybreak.contract.table import Bool, Int
 from daybreak.contract.workload import Batch, State
-from daybreak.training.estimators import FitData, library_of
+from daybreak.training.estimators import library_of
+from daybreak.training.fit import FitData
 from daybreak.workloads import columns
 from daybreak.workloads.columns import CATEGORIES, MISSING, NUMBERS
 from daybreak.workloads.table_workload import TableWorkload
@@ -38,7 +39,7 @@ class EstimatorModel(nn.Module):
     def __init__(self, estimator: Any) -> None:
         super().__init__()
         self.estimator, self.library = estimator, library_of(estimator)
-        self.content = b""
+        self.load(b"")
 
     def get_extra_state(self) -> Tensor:
         """Returns the bytes, as `state_dict` has them."""
@@ -49,9 +50,18 @@ class EstimatorModel(nn.Module):
         self.load(state.numpy().tobytes())
 
     def load(self, content: bytes) -> None:
-        """Takes another model over; none where it is empty."""
+        """Takes another model over; none where it is empty. Raises DataError for what is no model of it."""
         self.content = content
-        self._predict = self.library.load(content) if content else None
+        try:
+            self._predict = self.library.load(content) if content else None
+        except (PipelineError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 a library's own, for a file of another one or a damaged one
+            message = " ".join(str(error).split())[:300]
+            raise DataError(
+                f"the model does not fit {type(self.estimator).__name__}, or is damaged: {message}; restore "
+                f"the class that trained it, or train again"
+            ) from None
 
     def forward(self, inputs: "NDArray[Any]") -> Tensor:
         """Returns predictions of inputs [b, inputs]: [b], or the chances of classes, [b, classes]."""

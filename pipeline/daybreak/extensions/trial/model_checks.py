@@ -135,8 +135,10 @@ class ModelChecks:
         trial = TrialEstimator(workload=self.workload, model=model)
         with self._method("estimator"):
             losses, same = try_trees(trial, data, seed=self._params.train.seed)
-        how = "the same after a restart" if same else "others after a restart, as rows or columns are drawn"
-        self._say("update", f"loss {losses[0]:.4g}, then {losses[-1]:.4g}; trees are {how}")
+        how = (
+            "the same after a restart" if same else "others after a restart, as its parameters draw at random"
+        )
+        self._say("update", f"loss {losses[0]:.4g}, then {losses[-1]:.4g}; trees are {how} after a restart")
         if not model.library.by_trees and self._params.train.epochs != 1:
             raise self._wrong("estimator", "returns one that is fitted at once", "set train.epochs to 1")
         return trial

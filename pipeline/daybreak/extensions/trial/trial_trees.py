@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from daybreak.training.estimators import Fit, FitData
+from daybreak.training.fit import Fit, FitData
 
 NUM_TREES, RESTART_AFTER = 6, 3
 
@@ -27,8 +27,8 @@ def try_trees(trial: TrialEstimator, data: FitData, *, seed: int) -> tuple[list[
         if number + 1 == RESTART_AFTER:
             halfway = fit.content()
     trial.model.load(fit.content())
-    if not halfway:
-        return losses, True
+    if not halfway or fit.draws:  # so few trees may be equal by chance
+        return losses, not fit.draws
     resumed = _begun(trial, data, seed=seed, content=halfway)
     for _ in range(RESTART_AFTER, NUM_TREES):
         resumed.grow()
