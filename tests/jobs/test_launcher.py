@@ -6,6 +6,7 @@ import resource
 import shutil
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.record_parts import JobForecast
 from daybreak.jobs import launcher, reconciler
 from daybreak.jobs.collector import MODEL
 from daybreak.jobs.cost_tracker import JOBS
@@ -132,6 +134,16 @@ def test_a_job_whose_heartbeats_find_no_room_on_the_disk_is_no_hang():
     with suppress(NotYet):
         call(backend, at_s=601 + reconciler.LOCAL_START_S)
     assert backend.cancelled
+
+
+def test_a_job_of_one_long_update_is_no_hang_before_its_first_heartbeat():
+    backend = ScriptedBackend("running")
+    forecast = JobForecast(expected_s=100, expected_usd=0.0, interval=(90, 110))
+    whole = replace(nights.plan(num_samples=1000), batch_size=1000, micro_batch_size=1000, forecast=forecast)
+    for at_s in (0, 20, 20 + 2 * reconciler.LOCAL_START_S):
+        with pytest.raises(NotYet):
+            call(backend, plan=whole, at_s=at_s)
+    assert not backend.cancelled
 
 
 def test_a_job_that_slept_with_its_laptop_is_no_hang_until_it_is_silent_awake():

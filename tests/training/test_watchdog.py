@@ -65,3 +65,13 @@ def test_a_process_that_was_itself_stopped_for_an_hour_has_not_hung():
     assert not worker.looks(30)
     worker.dog.beat()
     assert not worker.looks(59)
+
+
+def test_a_fit_that_takes_hours_in_its_first_update_is_alive_and_no_measure_of_later_ones():
+    worker = Worker(hang_after_s=60)
+    worker.dog.beat()
+    for _ in range(1000):
+        worker.dog.alive()
+        assert not worker.looks(10)
+    worker.updates(20, each_s=1)
+    assert worker.looks(3 * 60)

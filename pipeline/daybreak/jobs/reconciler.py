@@ -23,7 +23,7 @@ from daybreak.contract.record_types import Plan, Training
 from daybreak.jobs import collector, observed_job
 from daybreak.jobs.decider import decide
 from daybreak.jobs.escalation import FallbackChoice
-from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.heartbeats import QUIET_UPDATES, Heartbeats
 from daybreak.jobs.job_budget import JobBudget
 from daybreak.jobs.observed_job import ObservedJob
 from daybreak.jobs.placement_jobs import PlacementJobs
@@ -239,14 +239,17 @@ class Reconciler:
         )
 
     def _hang(self, now: float) -> str:
-        last = self.attempts.last
+        last, plan = self.attempts.last, self.plan
         assert last
+        start_s = LOCAL_START_S if last.placement.rental.is_local else 2 * startup.restart_s(plan)
+        # The first heartbeat follows the first update, which is the whole job where a fit is one update.
+        update_s = plan.forecast.expected_s * min(1.0, plan.batch_size / plan.num_samples)
         return self.heartbeats.hang(
             now,
             awake_s=_silent_awake_s(self.folder, self.heartbeats, run_at=last.run_at, awake=self.awake),
             asked_at=last.at,
             run_at=last.run_at,
-            start_s=LOCAL_START_S if last.placement.rental.is_local else 2 * startup.restart_s(self.plan),
+            start_s=max(start_s, QUIET_UPDATES * update_s),
             hang_after_s=self.recipe.hang_after_s,
         )
 

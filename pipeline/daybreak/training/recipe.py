@@ -27,7 +27,7 @@ FACTS = CHAMPION / "model.json"
 # Parts of a checkpoint; the first that it has is the model: the best by validation, then the average.
 BEST, AVERAGE, NEWEST = "best", "average", "model"
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
-MOVING = "moving"  # worker 0 touches it where a heartbeat finds no space on the disk
+MOVING = "moving"  # touched where a heartbeat finds no space on the disk, and while no update is taken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ class Watchdog:
         self._longest_s = self._quiet_s = 0.0
         self._last_beat = self._last_look = clock()
         self._num_beats = self._num_seen = 0
+        self._is_alive = False  # since the last look
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -57,6 +58,10 @@ class Watchdog:
         self._last_beat = now
         self._num_beats += 1
 
+    def alive(self) -> None:
+        """Records that what is no update, such as a validation, goes on: no time to compare updates with."""
+        self._last_beat, self._is_alive = self._clock(), True
+
     def hung(self) -> str:
         """Returns a description of the hang, or "" if there is none; call it every `POLL_S`.
 
@@ -64,8 +69,8 @@ class Watchdog:
         """
         now = self._clock()
         passed_s, self._last_look = min(now - self._last_look, 2 * self._poll_s), now
-        if self._num_beats != self._num_seen:
-            self._num_seen, self._quiet_s = self._num_beats, 0.0
+        if self._num_beats != self._num_seen or self._is_alive:
+            self._num_seen, self._quiet_s, self._is_alive = self._num_beats, 0.0, False
             return ""
         self._quiet_s += passed_s
         if self._num_beats < 2:

@@ -250,7 +250,7 @@ class _Supervision:
 
     def alive(self) -> None:
         """Shows that a worker without an update is not a hang."""
-        self._watchdog.beat()
+        self._watchdog.alive()
         (self._folder / MOVING).touch()
 
     def told_to_stop(self) -> bool:
