@@ -1,8 +1,10 @@
 """The log on SQLite, and on a real PostgreSQL where one is installed."""
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -254,3 +256,11 @@ def test_postgresql_does_all_of_it(postgres: str, monkeypatch: pytest.MonkeyPatc
     assert log.exposures.forget(before=2.5) == 2
     for each in opened:
         each.close()
+
+
+def test_a_log_with_tables_of_another_version_says_what_to_do(tmp_path: Path) -> None:
+    open_log(f"sqlite:///{tmp_path / 'serving.db'}").close()
+    with closing(sqlite3.connect(tmp_path / "serving.db")) as old:
+        old.execute("ALTER TABLE traffic DROP COLUMN slot")
+    with pytest.raises(JobError, match=r"is of another version of Daybreak: .*slot; move its tables away"):
+        open_log(f"sqlite:///{tmp_path / 'serving.db'}")

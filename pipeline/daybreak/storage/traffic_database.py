@@ -5,6 +5,7 @@ no password.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from daybreak.contract import disk
 from daybreak.contract.errors import JobError
 
+# What SQLite and PostgreSQL say of a column that a table lacks.
+OTHER_COLUMNS = re.compile("no column named|no such column|column .* does not exist")
 BUSY_S = 30.0  # how long a writer waits for another one
 
 METADATA = sa.MetaData()
@@ -202,9 +205,14 @@ class TrafficDatabase:
             if self.is_sqlite and (number := disk.number_in(message, at=Path(path))):
                 place = OSError(number, message, path)
                 raise JobError(f"the log of serving is not written: {disk.fault(place)}") from error
+            where = f"the log of serving at {self.url.render_as_string()}"
+            if OTHER_COLUMNS.search(message):
+                raise JobError(
+                    f"{where} is of another version of Daybreak: {message}; move its tables away while no "
+                    f"test is on, or name an empty database in serving.log, as logs of others are not read"
+                ) from error
             raise JobError(
-                f"the log of serving at {self.url.render_as_string()} does not answer: {message}; "
-                f"start its database, or fix serving.log"
+                f"{where} does not answer: {message}; start its database, or fix serving.log"
             ) from error
 
 
