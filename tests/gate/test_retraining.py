@@ -23,6 +23,8 @@ from daybreak.rollout.hold import WATCH
 from daybreak.rollout.rollback import rollback
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import open_log
+from daybreak.storage.traffic_row import Traffic
 from tests.toy.nights import PARAMS, make_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
@@ -121,6 +123,17 @@ def test_no_night_is_due_while_another_is_open(due: Due) -> None:
     status, why = due()
     assert status == 99 and f"night {night.id} is open; no other is started" in why
     close(night)
+    assert due()[0] == 0
+
+
+def test_a_night_is_due_while_users_judge_the_challenger_of_another(due: Due) -> None:
+    found(2)
+    night, home = open_night(5, "schedule"), Home.here()
+    log = open_log(f"sqlite:///{home.var / 'serving.db'}")
+    beside = "gate: {scores: live}\nlive_test: {challengers: 2}\n"
+    (home.folder / "params.yaml").write_text(RETRAINS + beside)
+    assert due()[0] == 99
+    log.traffic.set(Traffic(champion=2, challenger=3, experiment=night.id, num_slots=2))
     assert due()[0] == 0
 
 

@@ -3,12 +3,13 @@
 `hooks.EXTENSIONS` names the class, by its hook `judge`; `gate.scores` says whether the gate asks it.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from daybreak import hooks
-from daybreak.contract.errors import ParamsError
+from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.record_types import Champion, Night, Release, Verdict, Version
 from daybreak.contract.sections import LiveSections, Params
 from daybreak.storage.home import Home
@@ -75,6 +76,14 @@ class LiveJudge(Protocol):
 def live_judge() -> LiveJudge | None:
     """Returns what judges by users; None where no extension does."""
     return next((made() for made in hooks.functions("judge")), None)
+
+
+def lets_open(home: Home, nights: Sequence[Night]) -> bool:
+    """Returns whether a night of this home may open beside these, by `gate.scores` of its params.yaml."""
+    with contextlib.suppress(ParamsError, JobError):  # which the night says once it is its turn
+        users = judge_of(home.params.gate.scores)
+        return users is not None and users.lets_open(home, nights, home.params.only(LiveSections))
+    return False
 
 
 def judge_of(scores: str) -> LiveJudge | None:

@@ -15,6 +15,7 @@ from daybreak.contract.errors import NothingToDo
 from daybreak.contract.formats import counted, one_line
 from daybreak.contract.record_types import Events, Night, ServedDays
 from daybreak.contract.sections import WatchParams
+from daybreak.evaluation import live_judge
 from daybreak.gate import served_notices
 from daybreak.rollout.hold import WATCH
 from daybreak.storage import branch, ledger, night_folders
@@ -43,7 +44,7 @@ def trigger(home: Home, params: WatchParams) -> str:
     if not left:
         said = ", ".join(f"night {night} for the {subject}" for subject, night in started.items())
         raise NothingToDo(f"the watch has started {said}; a finding starts one night")
-    if undecided := night_folders.undecided(home):
+    if (undecided := night_folders.undecided(home)) and not live_judge.lets_open(home, undecided):
         raise NothingToDo(f"night {undecided[0].id} is open; no other is started")
     recent = [one for one in nights if clock.utc() - one.started_at < MONTH]
     if len(recent) >= params.retrain_per_month:

@@ -32,7 +32,7 @@ from daybreak.contract.record_parts import MonthBudget
 from daybreak.contract.record_types import Champion, Night, Release
 from daybreak.contract.sections import LiveSections, NightParams, Params
 from daybreak.contract.table import Table
-from daybreak.evaluation.live_judge import judge_of
+from daybreak.evaluation import live_judge
 from daybreak.night import recipe_turns
 from daybreak.night.month_budget import month_budget
 from daybreak.rollout import lost_ledger
@@ -205,12 +205,8 @@ def _expect_turn(home: Home, name: str, folder: Path) -> None:
     if opened and not ledger.commit_of(home, opened):
         return
     others = [night for night in night_folders.undecided(home) if night.id != name]
-    if not others:
+    if not others or live_judge.lets_open(home, others):
         return
-    with suppress(ParamsError):  # which the night says once it is its turn
-        users = judge_of(home.params.gate.scores)
-        if users and users.lets_open(home, others, home.params.only(LiveSections)):
-            return
     first = others[0]
     raise NotYet(
         f"night {first.id} is open, and is decided until {first.decide_until:%Y-%m-%d %H:%M} UTC; "
@@ -369,7 +365,7 @@ def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loa
 
 def _test_hours(home: Home, loaded: Params) -> float:
     """Returns how long users need to judge tonight's challenger; 0 where that is not known."""
-    users = judge_of(loaded.gate.scores)
+    users = live_judge.judge_of(loaded.gate.scores)
     if users is None:
         return 0.0
     try:
