@@ -482,10 +482,10 @@ def test_a_clock_that_was_set_since_the_night_was_opened_ends_no_test_early_or_l
 TWO = LIVE.replace("live_test: {", "live_test: {challengers: 2, ")
 
 
-def come_to_all(log: Log, number: int, models: dict[str, Model]) -> None:
-    """Let new users come to each test that is on, as the traffic has it, a minute ago."""
+def come_to_all(log: Log, number: int, models: dict[str, Model], *, ago_s: float = 90) -> None:
+    """Let new users come to each test of `models` that is on, as the traffic has it, some time ago."""
     traffic, first = log.traffic.read(), next(CROWD)
-    for test in traffic.tests:
+    for test in (test for test in traffic.tests if test.experiment in models):
         units = [unit for unit in users(first, number) if slot_of(unit, traffic.num_slots) == test.slot]
         shown = list(
             exposures(
@@ -493,7 +493,7 @@ def come_to_all(log: Log, number: int, models: dict[str, Model]) -> None:
                 units,
                 share=test.share,
                 experiment=test.experiment,
-                start=time.time() - 90,
+                start=time.time() - ago_s,
                 apart_s=1e-3,
                 challenger=models[test.experiment],
             )
@@ -513,6 +513,9 @@ def two_nights(home: Path, log: Log, release: Any) -> tuple[Night, Night]:
     assert not live_test.lets_open(Home.here(), [first], params.load(home).only(LiveSections))
     assert waits().startswith("5% of the users of part 1 of 2 meet version 2; 0 have")
     assert live_test.lets_open(Home.here(), [first], params.load(home).only(LiveSections))
+    log.traffic.change(lambda now: replace(now, num_slots=1))  # as if it had begun with one challenger
+    assert not live_test.lets_open(Home.here(), [first], params.load(home).only(LiveSections))
+    log.traffic.change(lambda now: replace(now, num_slots=2))
     second = begin(home, 2, text=TWO)
     says = waits()
     assert says.startswith("5% of the users of part 2 of 2 meet version 3; 0 have")
@@ -567,6 +570,18 @@ def test_a_challenger_that_fails_or_whose_night_is_over_leaves_the_ramp_and_the_
     folder = home / "nights" / second.id
     records.write(replace(second, decide_until=datetime.now(UTC) - timedelta(hours=2)), folder / records.RUN)
     assert live_test.clean(Home.here(), settings).startswith(f"ended the experiment {second.id}, which no")
+    assert log.traffic.read().tests == ()
+
+
+@pytest.mark.slow
+def test_the_watch_ends_a_test_whose_part_of_the_users_does_not_come(
+    home: Path, log: Log, two_nights: tuple[Night, Night]
+) -> None:
+    first, second = two_nights
+    come_to_all(log, 4000, {first.id: Model()}, ago_s=0)
+    os.chdir(home)
+    said = live_test.clean(Home.here(), params.load(home))
+    assert f"ended the experiment {second.id}: users by test: 0 users who stay" in said
     assert log.traffic.read().tests == ()
 
 

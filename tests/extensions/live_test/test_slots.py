@@ -14,7 +14,7 @@ from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.readout import Readout
 from daybreak.extensions.router.assigner import assignment
 from daybreak.extensions.router.kill_switch import KillSwitch
-from daybreak.statistics.assignment import slot_of
+from daybreak.statistics.assignment import place, slot_of
 from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import SlotTest, Traffic, holdback_name
@@ -73,12 +73,44 @@ def test_users_whom_a_slot_loses_in_both_arms_alike_are_missed(log: Log, lost: f
     """Both arms of the test itself still fit."""
     traffic, rng = log.traffic.set(BOTH), np.random.default_rng(0)
     for test in (OLD, NEW):
-        units = [unit for unit in users(0, 4000) if slot_of(unit, 2) == test.slot]
+        units = [unit for unit in users(0, 8000) if slot_of(unit, 2) == test.slot]
         units = [unit for unit in units if test is NEW or rng.random() >= lost]
         shown = exposures(rng, units, share=test.share, experiment=test.experiment, start=log.now() + 1)
         log.exposures.write(list(shown), [])
-    found = slots.users_by_slot(log, traffic.of(OLD.experiment), since=EPOCH)
+    found = slots.users_by_slot(log, traffic.of(OLD.experiment), since=EPOCH, ramp=0.5, own=False)
     assert found.status is status, found.sentence
+
+
+def test_a_challenger_that_drives_users_away_voids_no_test_beside_it(log: Log) -> None:
+    traffic, rng = log.traffic.set(BOTH), np.random.default_rng(0)
+    for test in (OLD, NEW):
+        units = [unit for unit in users(0, 4000) if slot_of(unit, 2) == test.slot]
+        units = [unit for unit in units if test is NEW or place(unit, test.experiment) >= 0.25]
+        shown = exposures(rng, units, share=test.share, experiment=test.experiment, start=log.now() + 1)
+        log.exposures.write(list(shown), [])
+    found = slots.users_by_slot(log, traffic.of(NEW.experiment), since=EPOCH, ramp=0.25, own=False)
+    assert found.status is Status.OPEN, found.sentence
+
+
+@pytest.mark.parametrize("tests", [(OLD,), (OLD, NEW)])
+def test_a_team_that_serves_by_itself_may_report_users_of_tests_alone(
+    log: Log, tests: tuple[SlotTest, ...]
+) -> None:
+    traffic, rng = log.traffic.set(BOTH.with_tests((OLD,))), np.random.default_rng(0)
+    if NEW in tests:  # that is opened later
+        traffic = log.traffic.set(traffic.with_tests(tests))
+    for test in tests:
+        units = [unit for unit in users(0, 4000) if slot_of(unit, 2) == test.slot]
+        shown = exposures(rng, units, share=test.share, experiment=test.experiment, start=log.now() + 1)
+        log.exposures.write(list(shown), [])
+
+    def status(*, own: bool) -> Status:
+        ours = traffic.of(OLD.experiment)
+        return slots.users_by_slot(log, ours, since=EPOCH, ramp=0.5, own=own).status
+
+    both = len(tests) == 2
+    assert status(own=True) is (Status.OPEN if both else Status.NO_DATA)
+    assert status(own=False) is (Status.OPEN if both else Status.MISMATCH)
 
 
 def test_nothing_is_believed_of_a_test_whose_slot_loses_users() -> None:

@@ -156,8 +156,7 @@ def _look(test: _LiveTest) -> Verdict:
         finding = look(seen, test.design, now=_now(log)).beside(shadowed.checks)
     except DataError as error:
         return _no_data(test.first, error)
-    if ours.experiment and ours.num_slots > 1:
-        finding = finding.among(slots.users_by_slot(log, ours, since=test.standing.began_at))
+    finding = _among(log, finding, ours, test.standing, test.limits)
     decision, step = decide(
         finding,
         rules=test.design.rules,
@@ -186,11 +185,29 @@ def _look(test: _LiveTest) -> Verdict:
     raise NotYet(_sentence(standing, decision, step, log, traffic, own=test.limits.metric is not None))
 
 
+def _among(log: "Log", finding: Readout, ours: "Traffic", standing: Live, limits: LiveTestParams) -> Readout:
+    """Returns what the log says, also of how users were shared out among tests that may be on at once."""
+    if not ours.experiment or ours.num_slots == 1:
+        return finding
+    own = limits.metric is not None
+    users = slots.users_by_slot(log, ours, since=standing.began_at, ramp=limits.ramp[-1], own=own)
+    return finding.among(users)
+
+
 def lets_open(home: Home, nights: Sequence[Night], params: LiveSections) -> bool:
-    """Returns whether users judge the challengers of all these nights, and may meet one more."""
-    folders = [home.nights / night.id for night in nights]
-    judged = [records.find(Live, one / FOLDER) and not (one / DECIDED).exists() for one in folders]
-    return all(judged) and len(nights) < slots.num_slots(params)
+    """Returns whether users judge the challengers of all these nights, and may meet one more.
+
+    While a test is on the number of slots stays, so a larger `live_test.challengers` is no room for a night,
+    which would train and then wait.
+    """
+    log = serving_log(home, params)
+    if log is None:
+        return False
+    traffic = log.traffic.read()
+    on = {test.experiment for test in traffic.tests}
+    decided = [(home.nights / night.id / DECIDED).exists() for night in nights]
+    judged = on.issuperset(night.id for night in nights) and not any(decided)
+    return judged and len(nights) < min(slots.num_slots(params), traffic.num_slots)
 
 
 def _has_shadow(log: "Log", limits: LiveTestParams) -> bool:
@@ -358,6 +375,8 @@ def _cleaned(home: Home, log: "Log", experiment: str, params: LiveSections) -> s
         design = replace(design, looks=_looks(standing, night), before=_before(folder / FOLDER))
         seen = observed(log.exposures.of(experiment), params.section(LiveTestParams))
         finding = look(seen, design, now=_now(log)).beside(_shadowed(log, experiment, design).checks)
+        ours = log.traffic.read().of(experiment)
+        finding = _among(log, finding, ours, standing, params.section(LiveTestParams))
     except (DataError, ParamsError, ReleaseError) as error:  # likewise
         end(home, experiment, params)
         return f"ended the experiment {experiment}: {error}; "

@@ -8,12 +8,14 @@ of a slot without a test meet the champion.
     one correction   where users have to prove it (`gate.scores: live`), each test has `gate.alpha` divided by
                      the number of slots (Bonferroni), so that any of those that are on is promoted falsely no
                      more often than a test by itself; a veto (`both`) would only become rarer by it
-    users by slot    as many as those of other slots, or nothing is believed (`srm`)
+    users by slot    those whom no challenger can meet are as many as of other slots, or nothing is believed
+                     (`srm`)
     the first proof  is promoted, and its night overtakes the others (daybreak/storage/ledger.py): they were
                      measured against a champion that serves no more, so they end, and the next nights
                      challenge the new one
 """
 
+import math
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -22,8 +24,8 @@ from daybreak.contract.errors import NotYet
 from daybreak.contract.sections import LiveSections
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.statistics import srm
-from daybreak.statistics.assignment import slot_of
-from daybreak.statistics.result import Conclusion
+from daybreak.statistics.assignment import place, slot_of
+from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage.traffic_row import SlotTest
 
 if TYPE_CHECKING:
@@ -58,21 +60,47 @@ def joined(traffic: "Traffic", *, challenger: int, experiment: str, num_slots: i
     return traffic.with_tests((*on, SlotTest(challenger=challenger, experiment=experiment, slot=free[0])))
 
 
-def users_by_slot(log: "Log", ours: "Traffic", *, since: datetime) -> Conclusion:
+def users_by_slot(log: "Log", ours: "Traffic", *, since: datetime, ramp: float, own: bool) -> Conclusion:
     """Returns MISMATCH where the users of a test's slot are not as many as those of the others.
 
-    By its arms alone a test does not notice users that both of them lose.
+    By its arms alone a test does not notice users that both of them lose. Only users whom no challenger of
+    these tests can meet are counted, so that one which drives users away voids no test beside it.
 
     Args:
         log: of serving.
         ours: the traffic of the slot.
         since: before the test was opened.
+        ramp: the largest share that a challenger may have.
+        own: whether a team serves by itself, which may report users who are in a test only.
     """
     moves = log.traffic.moves(since=since.timestamp())
-    opened = min(moved.changed_at for moved in moves if moved.of(ours.experiment).experiment)
-    units = {one.unit for one in log.exposures.of(None, since=opened)}
-    in_slot = [slot_of(unit, ours.num_slots) == ours.slot for unit in units]
-    return srm.check(in_slot, [1 / ours.num_slots] * len(in_slot))
+    first = next(number for number, moved in enumerate(moves) if moved.of(ours.experiment).experiment)
+    opened: dict[str, float] = {}
+    shares: list[dict[str, float]] = [{} for _ in range(ours.num_slots)]  # by slot and experiment
+    for moved in moves[first:]:
+        for test in moved.tests:
+            opened.setdefault(test.experiment, moved.changed_at)
+            most = shares[test.slot].get(test.experiment, ramp)
+            shares[test.slot][test.experiment] = max(most, test.share)
+    on = [test for test in moves[-1].tests if own]
+    of = {test.slot for test in on} if own else set(range(ours.num_slots))
+    start = max([opened[ours.experiment], *(opened[test.experiment] for test in on)])
+    due = {slot: math.prod(1 - share for share in shares[slot].values()) for slot in of}
+    chance = due.get(ours.slot, 0.0) / (sum(due.values()) or 1.0)
+    if not 0 < chance < 1:
+        return Conclusion(status=Status.NO_DATA, sentence="no other test is on, with whose users to compare")
+    slots = [
+        slot
+        for unit in {one.unit for one in log.exposures.of(None, since=start)}
+        if (slot := slot_of(unit, ours.num_slots)) in of
+        and all(place(unit, experiment) >= share for experiment, share in shares[slot].items())
+    ]
+    found = srm.check([slot == ours.slot for slot in slots], [chance] * len(slots))
+    if not slots:
+        return found
+    num, wanted = slots.count(ours.slot), chance * len(slots)
+    said = f"{num:,} users who stay with the champion are of this part, {wanted:,.1f} were due"
+    return replace(found, sentence=said + "; look at the assignment" * (found.status is Status.MISMATCH))
 
 
 def held_since(log: "Log", ours: "Traffic", *, since: datetime) -> float:
