@@ -95,11 +95,25 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+class Keeping(Job):
+    """A job that freezes weights and keeps state of its own."""
+
+    def trainable(self, model, progress):
+        """Freezes none."""
+
+    def state_dict(self):
+        """Returns nothing."""
+        return {}
+
+    def load_state_dict(self, state):
+        """Takes nothing."""
+
+
 @pytest.fixture(scope="module")
 def compute_bound() -> Profile:
-    """Of a job whose batch is so large that products take ten times as long as Adam's traffic anywhere."""
+    """Of such a job, with a batch so large that products take ten times as long as Adam's traffic."""
     params = PARAMS.model_copy(update={"batch_sizes": (128, 256, 512)})
-    return profile(Home.here(), DATASET, Job(hidden=HIDDEN), params, TrainParams(batch_size=512))
+    return profile(Home.here(), DATASET, Keeping(hidden=HIDDEN), params, TrainParams(batch_size=512))
 
 
 @pytest.mark.alone
@@ -108,6 +122,13 @@ def test_a_job_that_computes_is_bound_by_compute(compute_bound):
     assert compute_bound.bound == "compute"
     assert compute_bound.evidence["load_share"] < 0.5
     assert compute_bound.evidence["counterfactual"]["agrees"]
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_profile_says_what_its_class_wants_of_workers(compute_bound):
+    assert compute_bound.wants_whole
+    assert compute_bound.wants_one_worker
 
 
 @pytest.mark.alone

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from daybreak.contract.errors import ParamsError, PlanError
+from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.record_types import Dataset, Night, Profile
@@ -20,6 +20,7 @@ from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.efficiency import Efficiency, alike
 from daybreak.profiling import remedies
 from daybreak.training.recipe import Course
+from daybreak.training.worker_keys import WHOLE, expect_allowed
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from daybreak.contract.sections import PlanParams, PlanSections
@@ -92,7 +93,7 @@ def search_space(problem: Problem, course: Course) -> SearchSpace:
     machines = allowed(everything(available, (at_hand, *problem.listed)), params.plan, available=available)
     if problem.profile.is_estimator:
         machines = _with_cpus_alone(machines, available)
-    machines = _with_what_class_wants(machines, problem)
+    machines = _with_what_class_wants(machines, problem, available)
     obtainable = frozenset(available)
     profile, tuning = remedies.apply_kept(
         problem.profile,
@@ -102,7 +103,7 @@ def search_space(problem: Problem, course: Course) -> SearchSpace:
     )
     if tuning.sharded_weights and _wants_whole(problem):
         raise PlanError(
-            f"one sample needs weights that are divided among workers, which {_WHOLE} does not allow; name a "
+            f"one sample needs weights that are divided among workers, which {WHOLE} does not allow; name a "
             f"machine with more memory in plan.machines, or train a smaller model"
         )
     return SearchSpace(
@@ -158,11 +159,6 @@ def _with_cpus_alone(machines: tuple[Machine, ...], available: Collection[Machin
     return kept
 
 
-_WHOLE = (
-    "a class with several optimizers, trainable, get_extra_state or state_dict, or train.precision: float16,"
-)
-
-
 def _wants_whole(problem: Problem) -> bool:
     """Returns whether each worker needs the whole model, and all agree at every update."""
     profile = problem.profile
@@ -170,31 +166,25 @@ def _wants_whole(problem: Problem) -> bool:
     return profile.wants_whole or profile.wants_one_worker or is_float16
 
 
-def _with_what_class_wants(machines: tuple[Machine, ...], problem: Problem) -> tuple[Machine, ...]:
+def _with_what_class_wants(
+    machines: tuple[Machine, ...], problem: Problem, available: Collection[Machine]
+) -> tuple[Machine, ...]:
     """Returns the machines whose workers can train the class.
 
     Raises ParamsError where params.yaml asks for what it does not allow, PlanError where no machine is left.
     """
     if not _wants_whole(problem):
         return machines
-    train = problem.params.train
-    if train.threads == "auto" or train.sync not in ("every_update", "auto"):
-        key = "threads: auto" if train.threads == "auto" else f"sync: {train.sync}"
-        raise ParamsError(f"{_WHOLE} does not go with train.{key}; leave that at its default")
+    one_worker = problem.profile.wants_one_worker
+    expect_allowed(problem.params.train, whole=True, one_worker=one_worker)
     kept = tuple(machine for machine in machines if not machine.is_tpu)
-    if problem.profile.wants_one_worker:
-        if train.num_workers > 1:
-            raise ParamsError(
-                f"{problem.params.workload.use} has state_dict, which is of one worker, and "
-                f"train.num_workers is {train.num_workers}; set it to 1"
-            )
+    if one_worker:
         kept = tuple(machine for machine in kept if machine.is_local or machine.num_workers == 1)
-    obtainable = set(problem.available)
-    if not any(machine in obtainable or machine.is_local for machine in kept):
+    if not any(machine in available for machine in kept):
         names = ", ".join(dict.fromkeys(machine.name for machine in machines))
         raise PlanError(
             f"plan.machines names {names}, which have TPUs or, where the class has state_dict, several "
-            f"devices, and {_WHOLE} does not train on these; name a machine with one GPU, or local"
+            f"devices, and {WHOLE} does not train on these; name a machine with one GPU, or local"
         )
     return kept
 

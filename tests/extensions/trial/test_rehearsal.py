@@ -414,6 +414,20 @@ def test_optimizers_in_turns_and_float16_are_tried(
     assert "the same when repeated, restarted and divided" in said
 
 
+def test_a_key_that_does_not_go_with_a_class_is_refused_before_a_night(
+    home: Path, in_process: Callable[..., None]
+) -> None:
+    edit(
+        home,
+        "    def predict(self",
+        "    def trainable(self, model, progress):\n        pass\n\n    def predict(self",
+    )
+    params = home / "params.yaml"
+    params.write_text(params.read_text() + "train: {sync: every_h_updates}\n")
+    with pytest.raises(ParamsError, match=r"trainable, .* does not go with train\.sync: every_h_updates;"):
+        in_process()
+
+
 def test_a_loss_that_overflows_in_float16_is_named(home: Path, in_process: Callable[..., None]) -> None:
     edit(home, "with_logits(model(batch)", "with_logits(1e6 * model(batch)")
     params = home / "params.yaml"

@@ -42,6 +42,7 @@ from daybreak.registry.weights import batch_of, load_model
 from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.estimator_keys import expect_applicable
+from daybreak.training.own_state import keeps_state
 from daybreak.training.tuning import (
     Tuner,
     check_model,
@@ -52,8 +53,10 @@ from daybreak.training.tuning import (
     new_optimizers,
     same_bits,
     tensors,
+    wants_whole,
 )
 from daybreak.training.turns import by_sample
+from daybreak.training.worker_keys import expect_allowed
 from daybreak.workloads.served_rows import predictions
 
 MOST_SAMPLES = 256  # of the batch
@@ -162,6 +165,11 @@ class ModelChecks:
         model.train()
         with self._method("optimizer"):
             optimizers = new_optimizers(self.workload, model)
+            expect_allowed(
+                self._params.train,
+                whole=wants_whole(self.workload, model, optimizers),
+                one_worker=keeps_state(self.workload),
+            )
         for optimizer in optimizers.values():
             check_optimizer(optimizer)
         train = self._params.train

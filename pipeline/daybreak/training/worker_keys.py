@@ -1,0 +1,29 @@
+"""Checks params.yaml for what a class does not allow its workers: to be several, or to agree now and then."""
+
+from typing import TYPE_CHECKING
+
+from daybreak.contract.errors import ParamsError
+
+if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
+    from daybreak.contract.sections import TrainParams
+
+WHOLE = (
+    "a class with several optimizers, trainable, get_extra_state or state_dict, or train.precision: float16,"
+)
+
+
+def expect_allowed(train: "TrainParams", *, whole: bool, one_worker: bool) -> None:
+    """Raises ParamsError where workers are to be otherwise than a class wants them.
+
+    They are to be `whole`, each with all of the model and in agreement at every update, or `one_worker`.
+    """
+    if not whole and not one_worker:
+        return
+    if train.threads == "auto" or train.sync not in ("every_update", "auto"):
+        key = "threads: auto" if train.threads == "auto" else f"sync: {train.sync}"
+        raise ParamsError(f"{WHOLE} does not go with train.{key}; leave that at its default")
+    if one_worker and train.num_workers > 1:
+        raise ParamsError(
+            f"state_dict of a class is of one worker, and train.num_workers is {train.num_workers}; set "
+            f"that to 1"
+        )
