@@ -26,6 +26,7 @@ from daybreak.contract.record_types import Batch, Events, Night, Release, Verdic
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
 from daybreak.extensions.live_test.live_test import DECIDED, FOLDER
+from daybreak.extensions.live_test.slots import joined
 from daybreak.extensions.pages import open_nights
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.night import opening
@@ -33,6 +34,7 @@ from daybreak.report import links
 from daybreak.rollout import night_events
 from daybreak.storage import branch, checkout, dvc_cache, ledger
 from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import open_log
 from tests.fakes import ScriptedBackend, TwoDays
 from tests.minimal_records import promotion
 
@@ -445,13 +447,17 @@ def test_a_night_opens_beside_those_that_only_wait_for_users_up_to_the_number_of
     live = "gate: {scores: live}\nlive_test: {challengers: 2}\n"
     (repository / "params.yaml").write_text(f"{(repository / 'params.yaml').read_text()}{live}")
     commit("let users judge two challengers at once")
-    for name in ("one", "two"):
+    log = open_log(f"sqlite:///{repository / 'var' / 'serving.db'}")
+    for number, name in enumerate(("one", "two"), start=2):
         night = opened(repository, night=name, day=date(2025, 1, 1))
         os.chdir(repository)
         assert cli.main(["open", "--night", "next"]) == NotYet.exit_status  # it trains
         now = datetime.now(UTC)
         on = Live(experiment=name, began_at=now, ends_at=night.decide_until, foretold="")
         records.write(on, repository / "nights" / name / FOLDER)
+        assert cli.main(["open", "--night", "next"]) == NotYet.exit_status  # it waits for a part of the users
+        begun = partial(joined, challenger=number, experiment=name, num_slots=2)
+        log.traffic.set(begun(replace(log.traffic.read(), champion=1)))
     assert cli.main(["open", "--night", "next"]) == NotYet.exit_status
     assert "night one is open" in caplog.messages[-1]
     decided = repository / "nights" / "one" / DECIDED
