@@ -1,7 +1,9 @@
 """Commits of the ledger that let another version serve, by subject or by record."""
 
 import os
+import shutil
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,12 +11,12 @@ import pytest
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.record_types import Night, Verdict
+from daybreak.contract.record_types import Batch, Night, Verdict
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.care import audit
-from daybreak.storage import branch, checkout, ledger, ledger_notes
+from daybreak.storage import branch, checkout, ledger, ledger_notes, night_folders
 from daybreak.storage.home import Home
-from tests.rollout.ledgers import close, make_home, release_of, rolling_back
+from tests.rollout.ledgers import FIRST, close, make_home, release_of, rolling_back
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +110,21 @@ def test_the_data_of_the_newest_day_is_gone_on_from_whichever_night_closes_last(
     unopened = close(4, after=second)
     assert branch.text_at(Home.here(), unopened, "dvc.lock") == "data of night 3\n"
     assert ledger.with_newest_data(Home.here(), "") == ""
+
+
+def test_a_night_goes_on_from_the_data_of_an_open_one_that_waits_for_users(home: Path) -> None:
+    here, first = Home(home), close(1, after="", release=release_of(1), batch=True)
+    assert night_folders.lock_to_go_on_from(here, first) == "data of night 1\n"
+    until, day = datetime.now(UTC) + timedelta(hours=1), FIRST.date() + timedelta(days=2)
+    closed, folder = records.read(Night, records.RUN), here.nights / "open"
+    opened = replace(closed, id="open", day=day, previous=first, decide_until=until)
+    records.write(opened, folder / records.RUN)
+    shutil.copy(records.path_of(Batch, records.RUN), folder / records.RUN)
+    (folder / "dvc.lock").write_text("data of the open night\n")
+    assert night_folders.lock_to_go_on_from(here, first) == "data of the open night\n"
+    second = close(2, after=first, batch=True)  # of the same day
+    assert night_folders.lock_to_go_on_from(here, second) == "data of night 2\n"
+    assert night_folders.lock_to_go_on_from(here, "") == "data of the open night\n"
 
 
 def test_a_night_of_an_earlier_day_that_opened_later_has_the_newest_data() -> None:

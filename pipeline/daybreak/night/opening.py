@@ -454,7 +454,7 @@ def _restore(home: Home, previous: str, day: date, *, candidate: Release | None 
     if champion:
         champion = replace(_with_chain(home, champion, day), candidate=candidate)
         records.write(champion, home.records)
-    lock = branch.text_at(home, ledger.with_newest_data(home, previous), ledger.LOCK) if previous else None
+    lock = night_folders.lock_to_go_on_from(home, previous)
     if lock is None:
         return champion
     lock = erasures.now_of_lock(home, lock)

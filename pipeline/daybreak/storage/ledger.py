@@ -133,17 +133,20 @@ def with_newest_data(home: Home, commit: str) -> str:
     Of nights that were open at once, the one of an earlier day lacks what the others brought in, though it
     may be closed last, and promote. What a rollback brought back is not looked behind.
     """
-    if not commit:
-        return ""
-    entries = entries_of(home, branch.commits_up_to(home, commit, MOST_OVERLAPPING))
-    closed = list(takewhile(lambda entry: not entry.rollback, entries))
-    newest = next((entry for entry in closed if entry.batch), None)
-    if newest is None:
+    recent = with_batches(home, commit)
+    if not recent:
         return commit
-    since = newest.night.started_at
-    beside = [entry for entry in closed if entry.batch and entry.closed_at and entry.closed_at > since]
-    later = max(beside, key=lambda entry: entry.night.day, default=newest)
-    return later.commit if later.night.day > newest.night.day else commit
+    since = recent[0].night.started_at
+    beside = [entry for entry in recent if entry.closed_at and entry.closed_at > since]
+    later = max(beside, key=lambda entry: entry.night.day, default=recent[0])
+    return later.commit if later.night.day > recent[0].night.day else commit
+
+
+def with_batches(home: Home, commit: str) -> list[Entry]:
+    """Returns the newest entries up to `commit` that brought data in, newest first, since a rollback."""
+    entries = entries_of(home, branch.commits_up_to(home, commit, MOST_OVERLAPPING))
+    closed = takewhile(lambda entry: not entry.rollback, entries)
+    return [entry for entry in closed if entry.batch]
 
 
 def champion_at(home: Home, commit: str) -> Champion | None:

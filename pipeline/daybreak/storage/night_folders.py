@@ -12,8 +12,8 @@ from typing import Any
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_types import OF_A_NIGHT, Night, Stop
-from daybreak.storage import ledger
+from daybreak.contract.record_types import OF_A_NIGHT, Batch, Night, Stop
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
@@ -42,6 +42,24 @@ def unclosed(home: Home) -> Iterator[tuple[Path, Night]]:
             continue
         if night and not ledger.commit_of(home, night):
             yield folder, night
+
+
+def lock_to_go_on_from(home: Home, previous: str) -> str | None:
+    """Returns the dvc.lock with the data that a night after `previous` goes on from; None without any.
+
+    It is that of an open night, which only waits for users, where no entry has data of its day yet: a source
+    may keep the newest days only.
+    """
+    known = max((entry.night.day for entry in ledger.with_batches(home, previous)), default=date.min)
+    folders = {night.day: home.nights / night.id for night in undecided(home)}
+    locks = {
+        day: folder / ledger.LOCK
+        for day, folder in folders.items()
+        if day > known and records.find(Batch, folder / records.RUN) and (folder / ledger.LOCK).exists()
+    }
+    if locks:
+        return locks[max(locks)].read_text()
+    return branch.text_at(home, ledger.with_newest_data(home, previous), ledger.LOCK) if previous else None
 
 
 def newest_day(home: Home) -> date:
