@@ -3,9 +3,13 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from lightgbm import LGBMClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 from daybreak.contract.errors import ParamsError, PlanError
 from daybreak.contract.record_types import Profile
@@ -14,8 +18,10 @@ from daybreak.machines.catalog import AT_HAND, rented
 from daybreak.planning.search_space import Problem, search_space
 from daybreak.profiling import estimator_profile
 from daybreak.profiling.explain import explain
+from daybreak.report import evidence
 from daybreak.training.recipe import Course
 from tests.planning.jobs import DATASET, night
+from tests.planning.jobs import profile as planned_profile
 from tests.training.test_estimator_keys import given
 from tests.training.trees import Trees
 
@@ -73,3 +79,40 @@ def test_a_batch_is_all_samples_and_machines_have_no_gpus(measured: Profile) -> 
     only = given(plan__machines=(with_gpus.name,), train__epochs=NUM_TREES)
     with pytest.raises(PlanError, match="have GPUs or TPUs, and an estimator trains on CPUs"):
         search_space(replace(problem, params=only), course)
+
+
+def test_a_share_has_samples_of_each_class_and_of_all_days() -> None:
+    labels = np.zeros(100_000, dtype=np.int64)
+    labels[[7, 11, 13]] = 1
+    labels[50_000:50_100] = 2
+    rows = estimator_profile._spread(len(labels), 500, labels=labels)
+    assert np.bincount(labels[rows]).tolist() == [499, 3, 10]
+    assert (rows[0], rows[-1]) == (0, len(labels) - 1)
+    assert len(estimator_profile._spread(len(labels), 500, labels=np.arange(len(labels)))) == 500
+
+
+def test_a_rare_class_is_in_all_shares_that_a_classifier_is_profiled_on() -> None:
+    workload = Trees(partial(make_pipeline, SimpleImputer(), LogisticRegression()), num=3000)
+    rare = (np.arange(3000) == 1234).astype(int)
+    workload._rows = workload._rows.set_column(4, "label", pa.array(rare))
+    assert estimator_profile.profile(None, workload, TrainParams(epochs=1)).is_estimator
+
+
+def test_a_fit_whose_time_grows_by_a_power_of_the_samples_is_predicted_by_it() -> None:
+    line, power = estimator_profile._step_s(
+        [1000, 2000, 4000], [1.0, 4.0, 16.0], num_samples=16_000, by_trees=False
+    )
+    assert power == pytest.approx(2)
+    assert line(16_000) == pytest.approx(256)
+    line, power = estimator_profile._step_s(
+        [1000, 2000, 4000], [1.0, 2.0, 4.0], num_samples=16_000, by_trees=False
+    )
+    assert power is None
+    assert line(16_000) == pytest.approx(16)
+
+
+def test_the_report_names_no_bound_of_what_is_no_network() -> None:
+    named = {"estimator": {"name": "LGBMClassifier"}}
+    shown = evidence.bottleneck(replace(planned_profile(), is_estimator=True, evidence=named))
+    assert shown.binds == "LGBMClassifier is no network; what binds it is not measured."
+    assert shown.gained == ""

@@ -47,6 +47,9 @@ class InMemory:
     def __len__(self) -> int:
         return len(self._columns["label"])
 
+    def column(self, name: str) -> Any:
+        return self._columns[name].numpy()
+
     def __getitems__(self, indices: Any) -> dict[str, Tensor]:
         return {name: values[np.asarray(indices)] for name, values in self._columns.items()}
 

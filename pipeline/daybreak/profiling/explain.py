@@ -65,10 +65,12 @@ def _estimator(profile: Profile, measured: Mapping[str, Any]) -> str:
     num_samples, sizes = profile.evidence["batch_size"], measured["sizes"]
     trees = measured["num_trees"]
     unit = "a tree" if trees > 1 else "the fit"
+    power = measured.get("power")
+    way = f"as its time grows by the power {power:.1f} of the samples, from" if power else "by a line through"
     return (
         f"{measured['name']} is no network, so that there are no remedies, no noise scale and no size of a "
-        f"batch: {unit} of all {count(num_samples)} samples takes {duration(profile.step_s(num_samples))} by "
-        f"a line through {count(sizes[0])} to {count(sizes[-1])} samples."
+        f"batch: {unit} of all {count(num_samples)} samples takes {duration(profile.step_s(num_samples))} "
+        f"{way} {count(sizes[0])} to {count(sizes[-1])} samples."
     )
 
 

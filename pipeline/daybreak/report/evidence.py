@@ -121,6 +121,13 @@ def _at(evidence: Mapping[str, Any], path: str) -> Any:
 
 def bottleneck(profile: Profile) -> Bottleneck:
     """Describes the bound of the job, the remedies, and the gain."""
+    if profile.is_estimator:
+        name = _at(profile.evidence, "estimator.name")
+        return Bottleneck(
+            binds=f"{name} is no network; what binds it is not measured.",
+            done="Nothing: remedies are for networks.",
+            gained="",
+        )
     kept = [f"{one.name} ({percent(one.measured_gain)} saved)" for one in profile.remedies if one.kept]
     tried = [one.name for one in profile.remedies if one.applied and not one.kept]
     before_s, after_s = (_at(profile.evidence, f"tuned.{name}") for name in ("before_s", "after_s"))
@@ -251,6 +258,8 @@ def _of_data(report: Report) -> str:
 
 
 def _of_profile(profile: Profile) -> str:
+    if profile.is_estimator:
+        return "no network"
     before_s, after_s = (_at(profile.evidence, f"tuned.{name}") for name in ("before_s", "after_s"))
     saved = f", {percent(1 - after_s / before_s)} of the time saved" if before_s and after_s else ""
     return f"{BOUNDS[profile.bound]}{saved}"

@@ -161,7 +161,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         anchor_score=anchor,
         anchor_floor=None if anchor is None or chain is None else anchor - chain.margin - chain.offset,
         interval=judged,
-        bound=entry.profile.bound if entry.profile else "",
+        bound=entry.profile.bound if entry.profile and not entry.profile.is_estimator else "",
         num_rows=entry.report.num_rows if entry.report else None,
         num_quarantined=entry.report.num_quarantined if entry.report else None,
         rental=str(plan.rental) if plan else "",

@@ -36,7 +36,9 @@ class Stack:
 def pictures(profile: Profile, *, num_samples: int) -> dict[str, str | None]:
     """Returns the pictures by name, None where the evidence does not allow one; `num_samples` in a batch."""
     return {
-        "update": update(stacks(profile, num_samples=num_samples), bound=profile.bound),
+        "update": None
+        if profile.is_estimator  # one bar of one part
+        else update(stacks(profile, num_samples=num_samples), bound=profile.bound),
         "roofline": roofline(_part(profile, "roofline"), device=profile.device),
         "timeline": timeline(_part(profile, "timeline"), bound=profile.bound),
     }
