@@ -16,6 +16,7 @@ from daybreak.storage.home import Home
 from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import open_log
 from daybreak.workloads.metrics import AUC
+from tests.fakes import Nothing
 
 PARAMS = """\
 source: tests.fakes:TwoDays
@@ -283,3 +284,17 @@ def test_a_place_that_predictions_cannot_be_written_to_is_found_before_the_night
     assert finding.ok == ok
     assert finding.text.startswith(text)
     assert "secret" not in finding.text
+
+
+class Estimating(Nothing):
+    def estimator(self, state):
+        raise NotImplementedError
+
+
+def test_a_key_that_an_estimator_does_not_have_is_found_before_the_night(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
+    text = PARAMS.format(machines="local").replace("tests.fakes:Nothing", "tests.test_check:Estimating")
+    (tmp_path / "params.yaml").write_text(text + "train: {cold_every: 1, rate: 0.1}\n")
+    finding = next(finding for finding in findings(Home.here()) if finding.what == "estimator")
+    assert not finding.ok
+    assert finding.text.startswith("train.rate is for networks, and tests.test_check:Estimating is an")

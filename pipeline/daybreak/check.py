@@ -23,7 +23,7 @@ from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
 from daybreak.contract.sections import Params, Plug, RegisterParams, WorkloadPlug
-from daybreak.contract.workload import own_schedule
+from daybreak.contract.workload import has_estimator, own_schedule
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
@@ -32,6 +32,7 @@ from daybreak.rollout import lost_ledger
 from daybreak.storage import address, branch, ledger, lifecycle, source_code
 from daybreak.storage.bucket import is_here
 from daybreak.storage.home import Home
+from daybreak.training.estimator_keys import expect_applicable
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 # Variables of services that a copy of a home, with the same environment, would share with the original.
@@ -81,6 +82,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield _source(loaded.source)
     for name in ("workload", "backend"):
         yield _plug(name, getattr(loaded, name))
+    yield from _estimator(loaded)
     if loaded.train.schedule == "own":
         yield _schedule(loaded)
     for key, values in loaded.plan.quality_choices.items():
@@ -347,6 +349,17 @@ def _extensions(home: Home, loaded: Params) -> Iterator[Finding]:
         with contextlib.suppress(PipelineError):  # of a plug, already reported
             for what, ok, text in checks(home, loaded):
                 yield Finding(what=what, ok=ok, text=text)
+
+
+def _estimator(loaded: Params) -> Iterator[Finding]:
+    """Yields what params.yaml asks for and an estimator does not have, which else the plan says at night."""
+    with contextlib.suppress(PipelineError):  # already reported
+        if not has_estimator(loaded.workload.make()):
+            return
+        try:
+            expect_applicable(loaded)
+        except PipelineError as error:
+            yield Finding(what="estimator", ok=False, text=str(error))
 
 
 def _schedule(loaded: Params) -> Finding:

@@ -151,7 +151,7 @@ def test_a_version_needs_the_libraries_that_its_code_imports_by_versions_that_an
     monkeypatch.syspath_prepend(tmp_path)
     needed = packaging.requirements("team.work:W", of_rows=False)
     names = {line.partition("==")[0] for line in needed}
-    assert names == {*packaging.REQUIRED, "scikit-learn"}
+    assert names == {*packaging.REQUIRED, "scikit-learn", "skops"}  # by which estimators are loaded
     assert f"torch=={version_of('torch').partition('+')[0]}" in needed
     (sentence,) = packaging.unavailable("team.work:W")
     assert sentence.startswith("team/late.py imports missing, which no installed distribution provides")

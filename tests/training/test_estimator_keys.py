@@ -15,7 +15,7 @@ def given(**changed: Any) -> Params:
     """Params with the sections that count here at their defaults, but for some keys."""
     loaded = params.load(ROOT)
     sections: dict[str, Any] = {}
-    for name in ("train", "plan", "gate"):
+    for name in ("train", "plan", "gate", "profile"):
         kind = type(getattr(loaded, name))
         own = {key.partition("__")[2]: value for key, value in changed.items() if key.startswith(name)}
         sections[name] = kind(**({"cold_every": 1} if name == "train" else {}) | own)
@@ -31,6 +31,7 @@ def test_what_init_writes_is_applicable() -> None:
     [
         ({"train__rate": 0.1}, r"train\.rate is for networks.*leave it out"),
         ({"train__batch_size": 64, "train__ema": 0.9}, r"train\.batch_size, train\.ema are for networks"),
+        ({"profile__batch_sizes": (64,)}, r"profile\.batch_sizes is for networks"),
         ({"train__cold_every": 7}, r"set train\.cold_every: 1, as trees are grown anew"),
         ({"train__epochs": 1.5}, r"set train\.epochs to a whole number"),
         ({"plan__batch_sizes": (64,)}, r"set plan\.batch_sizes to none"),

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a package, at the beginning of a requirement
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
+# Modules that an estimator of a library needs to be loaded, which the workload's files do not import.
+ALONGSIDE = {"lightgbm": "sklearn", "xgboost": "sklearn", "sklearn": "skops"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +121,8 @@ def requirements(use: str, *, of_rows: bool) -> list[str]:
     needed = {*REQUIRED, *(row_packaging.REQUIRED if of_rows else ())}
     for name in imported_libraries(use):
         needed |= _owners(name)
+        if also := ALONGSIDE.get(name.partition(".")[0]):
+            needed |= _owners(also)
     return [f"{name}=={_version(name)}" for name in sorted(needed)]
 
 

@@ -33,12 +33,15 @@ OF_NETWORKS = (
     "band_rate",
     "follow_memory",
 )
+OF_UPDATES = ("batch_sizes", "steps")  # keys of `profile`
 
 
 def expect_applicable(params: "PlanSections | Params") -> None:
     """Raises ParamsError where params.yaml asks for what an estimator does not have."""
     train, plan = params.train, params.plan
-    if given := [f"train.{name}" for name in OF_NETWORKS if name in train.model_fields_set]:
+    given = [f"train.{name}" for name in OF_NETWORKS if name in train.model_fields_set]
+    given += [f"profile.{name}" for name in OF_UPDATES if name in params.profile.model_fields_set]
+    if given:
         are, them = ("is", "it") if len(given) == 1 else ("are", "them")
         raise ParamsError(
             f"{', '.join(given)} {are} for networks, and {params.workload.use} is an estimator; leave {them} "

@@ -128,8 +128,9 @@ def _expect_known(model: str) -> None:
     """Raises ParamsError where a model is not known, or not installed; before the data was read."""
     if model not in (NETWORK, *ESTIMATORS):
         raise ParamsError(f"--model {model} is not known; choose {', '.join([NETWORK, *ESTIMATORS])}")
-    if model != NETWORK and importlib.util.find_spec(model) is None:
-        raise ParamsError(f"{model} is not installed; pip install 'daybreak[estimators]'")
+    for needed in (model, "sklearn") if model != NETWORK else ():
+        if importlib.util.find_spec(needed) is None:
+            raise ParamsError(f"{needed} is not installed; pip install 'daybreak[estimators]'")
 
 
 def files(survey: "Survey", name: str, *, title: str, model: str = NETWORK) -> dict[str, str]:
