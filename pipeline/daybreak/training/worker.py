@@ -4,7 +4,7 @@ FOLDER holds `job.json` (a Recipe). The worker resumes from the newest checkpoin
 
     checkpoints/    see checkpoint.py                starts.jsonl    one line per start of worker 0
     progress.jsonl  heartbeats of worker 0           errors.jsonl    the errors that ended workers
-    moving          touched in place of a heartbeat that found no space on the disk
+    moving          touched in place of a heartbeat that found no space on the disk, and while no update ends
     model/          model.safetensors, model.json    result.json     written last: the model is complete
 
 The launcher may write `end_by.json`: a time before `train_until` to end by, since the budget ends first.

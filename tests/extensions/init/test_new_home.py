@@ -1,5 +1,6 @@
 """`daybreak init`: a home from what the data looks like, or one sentence, nothing left behind."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -1016,3 +1017,10 @@ def test_a_model_that_is_not_known_is_named_with_those_that_are(payments: Path, 
     ):
         new_home.write(tmp_path / "home", str(payments), model="catboost")
     assert not (tmp_path / "home").exists()
+
+
+def test_trees_need_scikit_learn_too_before_the_data_is_read(monkeypatch, tmp_path):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else found(name))
+    with pytest.raises(ParamsError, match=r"sklearn is not installed; pip install 'daybreak\[estimators\]'"):
+        new_home.write(tmp_path / "home", "nothing.parquet", model="lightgbm")
