@@ -123,6 +123,13 @@ def test_equal_shares_join_no_unlike_machines():
         )
 
 
+def test_a_class_of_one_worker_joins_no_machines(monkeypatch):
+    hours = hours_of(FAST, SLOW)
+    monkeypatch.setattr("tests.extensions.unlike.test_unlike.JOB", replace(JOB, wants_one_worker=True))
+    with pytest.raises(PlanError):
+        planned(FAST, SLOW, hours=hours)
+
+
 def by_brute_force(job: TrainingTask, machines: list[Machine], limits: PlanLimits) -> list[Candidate]:
     """All unlike machines that keep the limits, without a bound."""
     ways = [

@@ -56,8 +56,8 @@ def candidates(
     limits: PlanLimits,
     than: PlanChoice | None,
 ) -> Iterator[Candidate]:
-    """Yields `cheaper` rentals, where `train.batching` lets machines of unlike speed share a batch."""
-    if params.train.batching != "even":
+    """Yields `cheaper` rentals, where class and `train.batching` let unlike machines share a batch."""
+    if params.train.batching != "even" and not job.profile.wants_one_worker:
         yield from cheaper(
             job,
             machines,
