@@ -37,7 +37,8 @@ DOWN = ("job.json", "attempt", "end_by.json")
 MEASURED = ("profile.json", "machinetrial.json")  # what short jobs leave
 LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # append-only
 CODE = "code"  # on the machine, beside data/
-UNKNOWN = ("NotImplemented", "InvalidArgument", "501")  # answers of stores of S3 that know no If-None-Match
+# What stores of S3 answer that know no If-None-Match.
+UNKNOWN = ("NotImplemented", "InvalidArgument", "501", "400")
 CLIENTS = ("gcsfs", "google", "aiohttp", "s3fs", "botocore", "aiobotocore", "adlfs", "azure")  # of buckets
 
 
