@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import SafetensorError
 from sklearn.dummy import DummyRegressor
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import check_array
 from skops import io
 
 from daybreak.batch_inference import destinations
@@ -244,6 +246,19 @@ def test_a_file_of_scikit_learn_names_no_function_that_reads_files_or_runs_comma
 def test_a_file_of_scikit_learn_calls_no_method(method: Any) -> None:
     with pytest.raises(DataError, match=r"(operator\.methodcaller|DummyRegressor\.fit), which a version"):
         LIBRARIES["sklearn"].load(_pipeline(method))
+
+
+def test_a_file_of_scikit_learn_opens_no_file_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text("password hunter2")
+    named = partial(check_array, np.array([str(tmp_path / "credentials")]), dtype=None, ensure_2d=False)
+    reader = CountVectorizer(input="filename", vocabulary=["hunter2"])
+    content = io.dumps(
+        make_pipeline(FunctionTransformer(named), reader, DummyRegressor().fit([[0.0]], [1.0]))
+    )
+    with pytest.raises(
+        DataError, match=r"the model holds sklearn\.feature_extraction\.text\.CountVectorizer,"
+    ):
+        LIBRARIES["sklearn"].load(content)
 
 
 def test_text_of_predictions_is_no_formula_of_a_spreadsheet(tmp_path: Path) -> None:
