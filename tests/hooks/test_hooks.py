@@ -256,7 +256,7 @@ def test_a_night_in_the_ledger_is_shown_by_an_extension(hooked: Hooked, reposito
 def test_an_extension_tells_others_what_serves_at_each_look_at_the_ledger(
     hooked: Hooked, repository: Path
 ) -> None:
-    hooked(champion="releases:told")
+    hooked(downstream="releases:told")
     home = Home(repository)
     for _ in range(2):
         publisher.publish_ledger(home)

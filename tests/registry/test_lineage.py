@@ -74,8 +74,8 @@ def test_files_and_values_that_make_another_recipe_are_named() -> None:
 TRAIN = (
     '{"epochs":3.0,"batch_size":64,"threads":"fixed","batching":"auto","sync":"every_update","sync_every":32,"seed":0,'
     '"rate":0.002,"scaling":"by_optimizer","batch_growth":"none","warmup":0.05,"decay":0.5,"schedule":"stable",'
-    '"clip_norm":null,"clip_value":null,"ema":null,"average_last":0.0,"validation":0.0,"patience":null,"cold_every":7,'
-    '"warm_share":0.1,"warm_epochs":1.0,"warm_rate":0.0005,"band_rate":0.0,"follow_memory":"same_gradient",'
+    '"precision":"auto","clip_norm":null,"clip_value":null,"ema":null,"average_last":0.0,"validation":0.0,"patience":null,"cold_every":7,'
+    '"warm_share":0.1,"warm_epochs":1.0,"warm_rate":0.0005,"carry_optimizer":false,"band_rate":0.0,"follow_memory":"same_gradient",'
     '"checkpoints":"","hang_after_s":120.0}'
 )
 
