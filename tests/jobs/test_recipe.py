@@ -97,6 +97,13 @@ def test_an_update_of_daybreak_makes_another_job_that_goes_on_from_the_same_chec
     assert len(names) == 2
 
 
+def test_another_form_of_checkpoints_makes_another_job_which_begins_anew(monkeypatch):
+    made = nights.recipe_of(NIGHT, nights.dataset(), nights.plan(), None, nights.make_params())
+    before = made.identity
+    monkeypatch.setattr("daybreak.training.recipe.FORM", 3)
+    assert made.identity != before
+
+
 def test_a_placement_brings_its_own_passes_and_batch_sizes_and_none_makes_another_job():
     sizes = tuple(Size(batch_size=n, micro_batch_size=16, update_s=1.0) for n in (32, 64))
     slow = tuple(replace(size, micro_batch_size=4, update_s=size.batch_size) for size in sizes)

@@ -26,6 +26,7 @@ CHAMPION = Path("data/champion")
 FACTS = CHAMPION / "model.json"
 # Parts of a checkpoint; the first that it has is the model: the best by validation, then the average.
 BEST, AVERAGE, NEWEST = "best", "average", "model"
+FORM = 2  # of checkpoints: raise it where those of before can no longer be read, so that a job begins anew
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
 MOVING = "moving"  # touched where a heartbeat finds no space on the disk, and while no update is taken
 
@@ -285,6 +286,7 @@ class Recipe(Record):
     def identity(self) -> str:
         """Digest of what is learned: any machine may continue a checkpoint of the same identity."""
         return _digest(
+            FORM,
             self.workload,
             self.arguments,
             self.data_digest,
