@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from daybreak.contract.errors import ParamsError, PipelineError
+from daybreak.contract.errors import ParamsError, PipelineError, is_out_of_memory
 
 Floats = NDArray[np.floating[Any]]
 Predictor = Callable[[Floats], Floats]  # of inputs [n, inputs] to [n], or to chances [n, classes]
@@ -76,10 +76,12 @@ def as_sentence(estimator: Any) -> Iterator[None]:
     """Makes an error of a library a sentence, as no restart of the job would mend it."""
     try:
         yield
-    except (PipelineError, MemoryError):
+    except PipelineError:
         raise
     except Exception as error:  # whatever a library raises, of which each has kinds of its own
-        message = " ".join(str(error).split())[:300]
+        if is_out_of_memory(error):  # another machine may have enough
+            raise
+        message = " ".join(str(error).partition("Stack trace")[0].split())[:300]
         raise ParamsError(
             f"{type(estimator).__name__} cannot be fitted: {type(error).__name__}: {message}; change its "
             f"parameters, or the label"
