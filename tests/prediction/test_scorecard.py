@@ -116,6 +116,7 @@ def test_an_outcome_is_read_from_the_records_of_a_night():
     assert not outcome("n", plan, replace(training, stopped_by="deadline")).held
     assert outcome("n", replace(plan, forecast=replace(plan.forecast, expected_s=0.0)), training) is None
     assert outcome("n", plan, replace(training, stopped_by="validation")) is None  # the rest was never run
+    assert outcome("n", plan, replace(training, num_samples=plan.num_samples - 1)) is None  # no tree helped
 
 
 def test_what_was_needed_is_the_deviation_that_would_have_held():

@@ -91,6 +91,7 @@ def test_a_share_has_samples_of_each_class_and_of_all_days() -> None:
     assert len(estimator_profile._spread(len(labels), 500, labels=np.arange(len(labels)))) == 500
 
 
+@pytest.mark.slow
 def test_a_rare_class_is_in_all_shares_that_a_classifier_is_profiled_on() -> None:
     workload = Trees(partial(make_pipeline, SimpleImputer(), LogisticRegression()), num=3000)
     rare = (np.arange(3000) == 1234).astype(int)

@@ -90,7 +90,8 @@ def outcome(night: str, plan: Plan, training: Training) -> PredictionOutcome | N
     forecast = plan.forecast
     if min(forecast.expected_s, *forecast.interval, training.elapsed_s) <= 0:
         return None
-    if training.stopped_by == "validation":  # the rest was never run
+    ended = training.stopped_by == "finished" and not plan.sizes and training.num_samples < plan.num_samples
+    if ended or training.stopped_by == "validation":  # the rest was never run, as nothing would get better
         return None
     return PredictionOutcome(
         night=night,
