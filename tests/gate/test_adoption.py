@@ -206,14 +206,14 @@ def test_a_model_whose_library_is_not_here_is_refused_by_its_flavour(tmp_path: P
     from mlflow.models import Model
 
     described = Model()
-    described.add_flavor("xgboost", data="model.xgb", xgb_version="3.0")
-    described.add_flavor("python_function", loader_module="mlflow.xgboost", data="model.xgb")
+    described.add_flavor("catboost", data="model.cb", catboost_version="1.2")
+    described.add_flavor("python_function", loader_module="mlflow.catboost", data="model.cb")
     described.save(str(tmp_path / "MLmodel"))
-    (tmp_path / "model.xgb").touch()
+    (tmp_path / "model.cb").touch()
     with session(Home.here()) as client:
         client.create_registered_model("boosted")
         client.create_model_version("boosted", str(tmp_path))
-    with pytest.raises(ParamsError, match="it is of the flavour xgboost, which needs xgboost; install that"):
+    with pytest.raises(ParamsError, match="is of the flavour catboost, which needs catboost; install that"):
         admitted("models:/boosted/1")
 
 
