@@ -14,8 +14,6 @@ from daybreak.profiling import estimator_profile, line_fit
 from daybreak.profiling.diagnosis import Diagnosis, diagnose
 from daybreak.profiling.job_facts import DeviceFacts, JobFacts, MemoryFacts, ReadFacts, StepFacts
 from daybreak.storage.home import Home
-from daybreak.training.own_state import keeps_state
-from daybreak.training.tuning import wants_whole
 
 __all__ = ["ARRAYS", "profile"]
 
@@ -55,6 +53,8 @@ def _measured(
 ) -> Profile:
     from daybreak.profiling import tuner
     from daybreak.profiling.timeline import timelines
+    from daybreak.training.own_state import keeps_state
+    from daybreak.training.tuning import wants_whole
 
     diagnosis = diagnose(home, workload, params, training, limit_s=limit_s / 2)
     harness, breakdown = diagnosis.harness, diagnosis.breakdown
