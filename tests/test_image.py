@@ -47,10 +47,14 @@ BEGINNINGS = {
     ],
 }
 # What only functions ask for that are called elsewhere: no night is recorded there, and nothing is prepared.
-# torch_xla is in the image that is built for TPUs.
+# torch_xla is in the image that is built for TPUs, and the libraries of estimators in those to which a team
+# adds them (docs/own-data.md).
+ESTIMATORS = {"lightgbm", "xgboost", "sklearn", "skops"}
 ELSEWHERE = {
-    "trainer": {"dvc", "dvc_objects", "tenacity", "mlflow", "torch_xla", "ibis", "tqdm", "diskcache"},
-    "serving": {
+    "trainer": ESTIMATORS
+    | {"dvc", "dvc_objects", "tenacity", "mlflow", "torch_xla", "ibis", "tqdm", "diskcache"},
+    "serving": ESTIMATORS
+    | {
         "dvc",
         "dvc_objects",
         "torch_xla",
