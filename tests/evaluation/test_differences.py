@@ -99,7 +99,7 @@ def test_samples_on_which_models_differ_are_named_with_what_they_have_in_common(
 def test_no_group_is_named_where_models_differ_by_chance() -> None:
     rng = np.random.default_rng(1)
     groups = [(f"group {number}", rng.random(500) < 0.3) for number in range(20)]
-    named = [len(differing(rng.normal(size=500), groups).found) for _ in range(100)]
+    named = [len(differing(rng.normal(size=500), groups).differing) for _ in range(100)]
     assert sum(one > 0 for one in named) <= 11  # 5 % are expected; more than 11 has a chance of 0.4 %
 
 
@@ -111,8 +111,8 @@ def test_samples_of_a_unit_count_as_one(num_units: int, within: int) -> None:
     false = apart = 0
     for _ in range(200):
         lead = rng.normal(size=num_units)[units] + rng.normal(0, 0.1, len(units))
-        false += bool(differing(lead, groups, units=units).found)
-        apart += bool(differing(lead, groups).found)
+        false += bool(differing(lead, groups, units=units).differing)
+        apart += bool(differing(lead, groups).differing)
     assert false <= 19  # 5 % are stated: more than 19 of 200 has a chance of 0.4 %
     assert apart > 80  # as samples that are each their own, which they are not
 
@@ -121,7 +121,7 @@ def test_a_group_of_few_units_is_not_looked_at() -> None:
     units = np.repeat(np.arange(20), 50)
     lead = np.random.default_rng(3).normal(size=1000)
     shops = [(f"shop {number}", units == number) for number in range(20)]
-    assert differing(lead, shops, units=units) == Search(found=(), num_groups=0)
+    assert differing(lead, shops, units=units) == Search(differing=(), num_groups=0)
 
 
 def test_groups_of_near_numbers_have_names_of_their_own() -> None:

@@ -64,7 +64,7 @@ def find(
     shown = [model for model in models if model.name in ("challenger", "champion")]
     rows = [*_labelled(shown[0].workload, days)]
     table: Table = shown[0].workload.table
-    search = Search(found=(), num_groups=0)
+    search = Search(differing=(), num_groups=0)
     if "champion" in scores and sum(map(len, rows)) == len(scores["champion"]):
         grouped, places = _part(rows, MOST_GROUPED)
         lead = scores["challenger"][places].astype(np.float64) - scores["champion"][places]
@@ -90,7 +90,7 @@ def find(
             DifferingSamples(
                 name=one.name, num_samples=one.num_samples, difference=one.within, elsewhere=one.elsewhere
             )
-            for one in search.found[:MOST_NAMED]
+            for one in search.differing[:MOST_NAMED]
         ),
         num_groups=search.num_groups,
         elapsed_s=round(time.monotonic() - began, 3),

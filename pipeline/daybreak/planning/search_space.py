@@ -5,7 +5,7 @@ as the nights like it were. The machines are those that params.yaml names and th
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -150,13 +150,22 @@ def _job(problem: Problem, course: Course, at_hand: Machine) -> TrainingTask:
 def _with_cpus_alone(machines: tuple[Machine, ...], available: Collection[Machine]) -> tuple[Machine, ...]:
     """Returns the machines that an estimator may have; PlanError where each has devices it would not use."""
     kept = tuple(machine for machine in machines if machine.is_local or not machine.num_devices)
-    if not any(machine in available for machine in kept):
-        names = ", ".join(dict.fromkeys(machine.name for machine in machines))
-        raise PlanError(
-            f"plan.machines names {names}, which have GPUs or TPUs, and an estimator trains on CPUs; name a "
-            f"machine without them, or local"
-        )
+    _expect_one(
+        kept,
+        available,
+        of=machines,
+        why="have GPUs or TPUs, and an estimator trains on CPUs; name a machine without them, or local",
+    )
     return kept
+
+
+def _expect_one(
+    kept: Iterable[Machine], available: Collection[Machine], *, of: Iterable[Machine], why: str
+) -> None:
+    """Raises PlanError where none of the machines that are kept is available."""
+    if not any(machine in available for machine in kept):
+        names = ", ".join(dict.fromkeys(machine.name for machine in of))
+        raise PlanError(f"plan.machines names {names}, which {why}")
 
 
 def _wants_whole(problem: Problem) -> bool:
@@ -180,12 +189,13 @@ def _with_what_class_wants(
     kept = tuple(machine for machine in machines if not machine.is_tpu)
     if one_worker:
         kept = tuple(machine for machine in kept if machine.is_local or machine.num_workers == 1)
-    if not any(machine in available for machine in kept):
-        names = ", ".join(dict.fromkeys(machine.name for machine in machines))
-        raise PlanError(
-            f"plan.machines names {names}, which have TPUs or, where the class has state_dict, several "
-            f"devices, and {WHOLE} does not train on these; name a machine with one GPU, or local"
-        )
+    _expect_one(
+        kept,
+        available,
+        of=machines,
+        why=f"have TPUs or, where the class has state_dict, several devices, and {WHOLE} does not train on "
+        f"these; name a machine with one GPU, or local",
+    )
     return kept
 
 

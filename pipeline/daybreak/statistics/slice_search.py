@@ -36,7 +36,7 @@ class Group:
 class Search:
     """The groups that differ from the rest, those that differ most first, and how many were looked at."""
 
-    found: tuple[Group, ...]
+    differing: tuple[Group, ...]
     num_groups: int
 
 
@@ -59,7 +59,7 @@ def differing(
     >>> west = np.arange(1000) < 200
     >>> lead = rng.normal(0.2 * west, 0.3)
     >>> search = differing(lead, [("west", west), ("even", np.arange(1000) % 2 == 0)])
-    >>> [(one.name, one.num_samples) for one in search.found], search.num_groups
+    >>> [(one.name, one.num_samples) for one in search.differing], search.num_groups
     ([('west', 200)], 2)
     """
     code = np.arange(len(differences)) if units is None else np.unique(units, return_inverse=True)[1]
@@ -77,8 +77,8 @@ def differing(
         else:
             p_values.append(float(2 * stats.t.sf(abs(inside - outside) / error, num_units - 1)))
         looked_at.append(Group(name=name, num_samples=int(within.sum()), within=inside, elsewhere=outside))
-    found = [one for one, is_real in zip(looked_at, holm(p_values, alpha=alpha), strict=True) if is_real]
+    real = [one for one, is_real in zip(looked_at, holm(p_values, alpha=alpha), strict=True) if is_real]
     return Search(
-        found=tuple(sorted(found, key=lambda one: -abs(one.within - one.elsewhere))),
+        differing=tuple(sorted(real, key=lambda one: -abs(one.within - one.elsewhere))),
         num_groups=len(looked_at),
     )

@@ -1,4 +1,4 @@
-"""Says what a fit of an estimator is, and what all libraries of them share: their errors become sentences."""
+"""The fit of an estimator, as the libraries of estimators offer it, and their errors as sentences."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

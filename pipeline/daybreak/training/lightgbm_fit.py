@@ -69,7 +69,10 @@ class _LightGBMFit:
         )
 
     def content(self) -> bytes:
-        """Returns the text as LightGBM writes it once it has read it, which changes trees without a split."""
+        """Returns the model as text that LightGBM has read and written once more.
+
+        Reading changes trees without a split, so that text of a run that was killed would differ otherwise.
+        """
         import lightgbm
 
         read = lightgbm.Booster(model_str=self._booster.model_to_string())

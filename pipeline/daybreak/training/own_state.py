@@ -17,10 +17,10 @@ CPU = torch.device("cpu")
 
 
 def keeps_state(workload: Any) -> bool:
-    """Returns whether a workload keeps state beside its model, which only one worker may have.
+    """Returns whether a workload keeps state beside its model, so that it trains with one worker.
 
-    Workers see other samples, so that each would have another state. Raises ParamsError where that could not
-    be given back.
+    Several workers see different samples, and each would have a different state. Raises ParamsError where
+    the class could not take its state back.
     """
     if not hasattr(workload, "state_dict"):
         return False

@@ -22,7 +22,7 @@ class ScikitLearn:
         return _ScikitLearnFit(estimator, data, seed=seed, content=content)
 
     def load(self, content: bytes) -> Predictor:
-        """Returns what predicts by a file of skops; DataError where it holds what is not trusted."""
+        """Returns the predictor in a file of skops; DataError where a type in the file is not trusted."""
         model = skops_files.loaded(content)
         if not classifies(model):
             return model.predict  # type: ignore[no-any-return]

@@ -50,7 +50,10 @@ class EstimatorModel(nn.Module):
         self.load(state.numpy().tobytes())
 
     def load(self, content: bytes) -> None:
-        """Takes another model over; none where it is empty. Raises DataError for what is no model of it."""
+        """Takes over a model in the format of the library, or none where the content is empty.
+
+        Raises DataError where the library cannot read the content.
+        """
         self.content = content
         try:
             self._predict = self.library.load(content) if content else None

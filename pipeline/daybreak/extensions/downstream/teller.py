@@ -31,17 +31,17 @@ def tell(home: Home) -> bool:
     has_failed = False
     with alone(path.with_suffix(".lock")):
         journal = Journal(path, empty={})
-        told: dict[str, str] = journal.read()
+        heard_last: dict[str, str] = journal.read()
         for event in events:
             news, id = _in_words(event), _id_of(event)
             for name, (who, way) in _ways(home, params, event):
-                heard = f"{event['event']} {name}"
-                if told.get(heard) == id:
+                receiver = f"{event['event']} {name}"
+                if heard_last.get(receiver) == id:
                     continue
                 try:
                     if way():
-                        told[heard] = id
-                        journal.write(told)
+                        heard_last[receiver] = id
+                        journal.write(heard_last)
                 except Exception as error:  # noqa: BLE001 - whatever a server says, it is so
                     has_failed = True
                     log.warning("%s has not heard that %s: %s", who, news, sentence(error))
@@ -60,7 +60,7 @@ def _id_of(event: dict[str, Any]) -> str:
 
 
 def _ways(home: Home, params: DownstreamParams, event: dict[str, Any]) -> Iterator[tuple[str, Way]]:
-    """Yields by a name that is no secret who is to hear of an event, in words, and how."""
+    """Yields each receiver of an event: a key without secrets, its name in words, and the call."""
     for number, url in enumerate(params.webhooks, start=1):
         name = hashlib.sha256(url.encode()).hexdigest()[:16]
         yield name, (f"webhook {number}", partial(webhook.post, url, params.webhook_secret, event))

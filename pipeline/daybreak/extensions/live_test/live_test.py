@@ -354,7 +354,7 @@ def clean(home: Home, params: LiveSections) -> str:
 
 
 def _cleaned(home: Home, log: "Log", experiment: str, params: LiveSections) -> str:
-    """Ends that experiment where no open night wants it, or its guardrails broke; says what was done."""
+    """Ends an experiment that no open night wants, or whose guardrails broke; returns a sentence on it."""
     folder = home.nights / experiment
     night = records.find(Night, folder / records.RUN)
     standing = records.find(Live, folder / FOLDER)

@@ -104,7 +104,7 @@ def users_by_slot(log: "Log", ours: "Traffic", *, since: datetime, ramp: float, 
 
 
 def held_since(log: "Log", ours: "Traffic", *, since: datetime) -> float:
-    """Returns the time since which the challenger has its share, whatever was moved beside it meanwhile.
+    """Returns the time of the challenger's newest change of share; changes of other tests do not count.
 
     Arguments as of `users_by_slot`.
     """

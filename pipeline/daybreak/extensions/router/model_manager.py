@@ -134,7 +134,7 @@ class ModelManager:
             log.warning("%s", error)
 
     def draw(self, user: str, now: ServedVersions) -> tuple[str, str, ServedVersions]:
-        """Returns the user's unit, the arm that its hash gives it, and what its slot is served."""
+        """Returns the unit of a user, its arm by its hash, and the versions of its slot."""
         unit = self._log.unit_of(user)
         now = now.seen_by(unit)
         return unit, arm_of(unit, experiment=now.experiment, share=now.share), now
