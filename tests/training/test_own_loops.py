@@ -14,16 +14,14 @@ from daybreak.contract.errors import NotFinite, ParamsError
 from daybreak.contract.params import check
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import TrainingProgress
-from daybreak.training import checkpoint, sample_order
-from daybreak.training.engine import TorchEngine
+from daybreak.training import sample_order
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import WARMUP
 from daybreak.training.recipe import Averaging, Clipping
-from daybreak.training.trainer import Trainer
 from daybreak.training.updater import Updater
-from daybreak.training.weight_average import WeightAverage
-from tests.fakes import AtOnce, LineWorkload, RootWorkload, write_curve
+from tests.fakes import LineWorkload, RootWorkload, write_curve
 from tests.training.recipes import recipe
+from tests.training.stoppable import StoppableRun
 
 NUM_SAMPLES, SIZE, NUM_UPDATES, RATE = 64, 8, 24, 0.01
 Weights = dict[str, Tensor]
@@ -36,44 +34,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Run:
-    """A run as a worker makes it, with clipped gradients and an average of weights where asked."""
+class Run(StoppableRun):
+    """A run at a constant rate."""
 
-    def __init__(
-        self,
-        folder: Path,
-        workload: Any,
-        *,
-        tuning: Tuning | None = None,
-        clipping: Clipping | None = None,
-        averaging: Averaging | None = None,
-    ) -> None:
-        self.stop_after = math.inf
+    def __init__(self, folder: Path, workload: Any, **given: Any) -> None:
         made = recipe(
             num_samples=NUM_UPDATES * SIZE, batch_size=SIZE, peak=RATE, warmup=0.0, schedule="constant"
         )
-        data = workload.dataset(folder, "train")
-        self.engine = TorchEngine(
-            workload, data, seed=7, micro_batch_size=SIZE, tuning=tuning or Tuning(), clipping=clipping
-        )
-        self.average = WeightAverage(self.engine, averaging, base_size=SIZE) if averaging else None
-        self.trainer = Trainer(
-            self.engine,
-            made,
-            folder=folder / "checkpoints",
-            epoch_samples=NUM_SAMPLES,
-            told_to_stop=lambda: self.trainer.num_updates + 1 >= self.stop_after,
-            report=lambda progress: None,
-            executor=AtOnce(),
-            average=self.average,
-        )
-        if path := checkpoint.newest(folder / "checkpoints", identity=made.identity):
-            self.trainer.resume(path)
-
-    def until(self, update: float = math.inf) -> Weights:
-        self.stop_after = update
-        self.trainer.run()
-        return {name: each.clone() for name, each in (self.average or self.engine).weights().items()}
+        super().__init__(folder, workload, made, epoch_samples=NUM_SAMPLES, micro_batch_size=SIZE, **given)
 
 
 def by_hand(folder: Path, workload: Any, make_step: Callable[[Any], Step]) -> Weights:

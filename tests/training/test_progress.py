@@ -12,16 +12,14 @@ import torch
 from torch import Tensor
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import TrainingProgress
-from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
 from daybreak.training.generators import BLOCK, Generators
 from daybreak.training.own_state import load_own_state, pack_own_state
-from daybreak.training.trainer import Trainer
 from daybreak.workloads.table_workload import TableWorkload
-from tests.fakes import AtOnce, LineWorkload, write_curve
+from tests.fakes import LineWorkload, write_curve
 from tests.training.recipes import recipe
+from tests.training.stoppable import StoppableRun
 
 NUM_SAMPLES, SIZE, EPOCHS = 32, 8, 3
 
@@ -53,32 +51,17 @@ class Noted(LineWorkload):
         self.count = {"hard": list(state["count"]["hard"]), "sum": state["count"]["sum"].clone()}
 
 
-class Run:
-    """A run as a worker makes it."""
+class Run(StoppableRun):
+    """A run of passes of five samples, whose process has drawn at random before."""
 
     def __init__(self, folder: Path, workload: Noted) -> None:
-        self.stop_after = math.inf
         made = recipe(num_samples=EPOCHS * NUM_SAMPLES, batch_size=SIZE, peak=0.1)
-        data = workload.dataset(folder, "train")
-        self.engine = TorchEngine(workload, data, seed=7, micro_batch_size=5, tuning=Tuning())
-        self.trainer = Trainer(
-            self.engine,
-            made,
-            folder=folder / "checkpoints",
-            epoch_samples=NUM_SAMPLES,
-            told_to_stop=lambda: self.trainer.num_updates + 1 >= self.stop_after,
-            report=lambda progress: None,
-            executor=AtOnce(),
-        )
-        if path := checkpoint.newest(folder / "checkpoints", identity=made.identity):
-            self.trainer.resume(path)
+        super().__init__(folder, workload, made, epoch_samples=NUM_SAMPLES, micro_batch_size=5)
 
-    def until(self, update: float) -> dict[str, Tensor]:
+    def until(self, update: float = math.inf) -> dict[str, Tensor]:
         random.seed()  # as in a new process
         np.random.seed()
-        self.stop_after = update
-        self.trainer.run()
-        return {name: weight.clone() for name, weight in self.engine.weights().items()}
+        return super().until(update)
 
 
 def test_a_loss_knows_samples_share_epoch_and_update(tmp_path):
