@@ -469,14 +469,19 @@ def unlike(kubernetes: Any, job: Callable[..., Job], tmp_path: Path) -> Callable
     return lambda script=SLEEP: job(script, machine="one", num_machines=2, others=(Pool(machine="other"),))
 
 
+@pytest.fixture
+def meeting(tmp_path: Path) -> str:
+    """A script that ends well once it runs on both machines of `unlike`."""
+    both = f"until test -e {tmp_path}/one -a -e {tmp_path}/other; do sleep 0.1; done"
+    return f"touch {tmp_path}/$DAYBREAK_MACHINE; {both}"
+
+
 @both_kinds
 def test_unlike_nodes_are_two_jobs_of_one_and_each_knows_which_machine_it_is(
-    kubernetes, made, unlike, tmp_path
+    kubernetes, made, unlike, meeting
 ):
-    both = f"until test -e {tmp_path}/one -a -e {tmp_path}/other; do sleep 0.1; done"
-    script = f"touch {tmp_path}/$DAYBREAK_MACHINE; {both}"
-    handle = made().submit(unlike(script))
-    assert made().submit(unlike(script)) == handle
+    handle = made().submit(unlike(meeting))
+    assert made().submit(unlike(meeting)) == handle
     names = [f"{name_of(handle)}-first-0", f"{name_of(handle)}-others-0"]
     if not kubernetes.has_job_sets:
         names = [name_of(handle), f"{name_of(handle)}-others"]
@@ -536,18 +541,17 @@ def test_a_job_set_gets_none_of_its_nodes_where_one_of_its_jobs_is_not_made(
 
 
 @job_sets
-def test_a_queue_admits_unlike_machines_as_one_job_set(kubernetes, made, unlike):
+def test_a_queue_admits_unlike_machines_as_one_job_set(kubernetes, made, unlike, meeting):
     kubernetes.queues = {"team": ""}
     backend = made(queue="team")
     assert all(machine.joins for machine in backend.machines())
-    handle = backend.submit(unlike("exit 0"))
+    handle = backend.submit(unlike(meeting))
     wait(lambda: len(kubernetes.objects["jobs"]) == 2)
     assert backend.state(handle) == "queued"
     assert not kubernetes.objects["pods"]
     assert list(kubernetes.objects["workloads"]) == [name_of(handle)]
     kubernetes.admit(name_of(handle))
     assert end(backend, handle) == "succeeded"
-    wait(lambda: len(kubernetes.objects["pods"]) == 2)
     with kubernetes.away():
         assert all(machine.joins for machine in made(queue="team").machines())
 

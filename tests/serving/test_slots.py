@@ -82,7 +82,9 @@ def test_another_champion_ends_all_tests(log: Log) -> None:
 
 @pytest.mark.slow
 def test_a_router_shows_each_user_the_version_of_its_slot_and_stops_one_test_alone(router: Running) -> None:
-    old, new = replace(OLD, challenger=1), replace(NEW, challenger=3, share=0.5)
+    # Other modules share the router's log: the experiments are of this test alone.
+    old = replace(OLD, challenger=1, experiment="a test in slot 1")
+    new = replace(NEW, challenger=3, share=0.5, experiment="a test in slot 0")
     moved = router.log.traffic.change(
         lambda now: replace(now, champion=2, num_slots=2).with_tests((old, new))
     )
@@ -94,7 +96,8 @@ def test_a_router_shows_each_user_the_version_of_its_slot_and_stops_one_test_alo
     health = router.get("health").json()
     assert (health["challenger"], health["experiment"]) == (1, old.experiment)
     assert health["beside"] == [{"challenger": 3, "share": 0.5, "experiment": new.experiment}]
-    until(lambda: len([*router.log.exposures.of(None)]) >= len(users))
+    num_shown = sum(one.experiment != "" for one in drawn)
+    until(lambda: sum(len([*router.log.exposures.of(test.experiment)]) for test in (old, new)) >= num_shown)
     for test in (old, new):
         shown = [*router.log.exposures.of(test.experiment)]
         assert {one.version for one in shown} == {2, test.challenger}
