@@ -343,6 +343,13 @@ def test_a_model_beyond_all_memory_is_told_with_both_sizes():
     assert "is 7.20 GB (local, less 10%)" in message
 
 
+def test_a_whole_batch_that_no_memory_has_in_one_pass_is_told_with_its_size():
+    job = replace(profile(sample_bytes=1e9), is_undivided=True, wants_one_worker=True, wants_whole=True)
+    message = refusal(job=job, params=PlanParams(), training=TrainParams(batch_size=64))
+    assert "a batch of 64 samples needs 64.30 GB on a device" in message
+    assert message.endswith("lower train.batch_size, or write encode and batch_loss in place of whole_batch")
+
+
 def test_a_batch_smaller_than_the_workers_is_told_as_that_and_not_as_memory():
     alone = {"params": PlanParams(), "training": TrainParams(batch_size=2, num_workers=4)}
     assert refusal(**alone) == (

@@ -27,7 +27,9 @@ def job(*, waited_share: float = 0.8, cold_share: float = 0.9) -> Profile:
     return replace(plain, evidence={"machine": here, "storage": storage})
 
 
-def timed(measured: Profile, on: Machine | None = None, *, num_bytes: int = 2 * FITS) -> TimedUpdate:
+def timed(
+    measured: Profile, on: Machine | None = None, *, num_bytes: int = 2 * FITS, num_workers: int = 1
+) -> TimedUpdate:
     here = local(measured, today=date(2026, 11, 23))
     taken = update(
         measured,
@@ -35,7 +37,7 @@ def timed(measured: Profile, on: Machine | None = None, *, num_bytes: int = 2 * 
         measured=here,
         num_machines=1,
         batch_size=256,
-        num_workers=1,
+        num_workers=num_workers,
         num_bytes=num_bytes,
     )
     assert taken is not None
@@ -92,3 +94,14 @@ def test_the_interval_reaches_to_what_was_measured(waited, cold, rate, num_bytes
 def test_a_faster_disk_is_never_slower(one, other, num_bytes):
     slow, fast = (machine(storage_bytes_per_s=rate) for rate in sorted((one, other)))
     assert timed(job(), fast, num_bytes=num_bytes).seconds <= timed(job(), slow, num_bytes=num_bytes).seconds
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "sample_bytes", "times"), [(1, 1.0, 1), (2, 1.0, 4 / 3), (1, 1e8, 4 / 3)]
+)
+def test_parts_of_a_batch_that_are_encoded_twice_take_one_more_forward_pass(num_workers, sample_bytes, times):
+    plain = profile(step_s=1e-3, sample_bytes=sample_bytes)
+    one, other = (
+        timed(each, num_workers=num_workers).parts for each in (plain, replace(plain, is_encoded=True))
+    )
+    assert [part.seconds for part in other[1:3]] == pytest.approx([times * part.seconds for part in one[1:3]])

@@ -22,8 +22,8 @@ MEAN, DEVIATION, DIM = 0.5, 2.0, 50
 class Mean:
     """Learns the mean of normal samples: the gradient of a sample is w - x, so all is known."""
 
-    def __init__(self, sparse: bool = False):
-        self.sparse = sparse
+    def __init__(self, sparse: bool = False, whole_batch: bool = False):
+        self.sparse, self.whole_batch = sparse, whole_batch
 
     def dataset(self, folder: Path, split: str) -> list[Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -52,8 +52,9 @@ def operators(run: Callable[[], object], *, cache_bytes: int = 0) -> list[Operat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
-def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse):
-    harness = Harness(Mean(sparse), Path(), seed=0)
+@pytest.mark.parametrize("whole_batch", [False, True])
+def test_the_noise_scale_is_the_variance_over_the_square_of_the_gradient(sparse, whole_batch):
+    harness = Harness(Mean(sparse, whole_batch), Path(), seed=0)
     harness.build()
     squares, variances = zip(*(harness.noise(32) for _ in range(20)), strict=True)
     assert sum(squares) / 20 == pytest.approx(DIM * MEAN**2, rel=0.1)

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
+from daybreak import TableWorkload
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import make_model
+from daybreak.contract.workload import is_encoded, make_model
 from daybreak.extensions.trial.trial_updates import try_updates
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import write_tensors
@@ -63,6 +64,8 @@ class Payments:
         return torch.optim.AdamW(parameters)
 
     def loss(self, model: Any, batch: Any) -> Tensor:
+        if is_encoded(self):
+            return TableWorkload.loss(self, model, batch)  # type: ignore[arg-type]
         logits = model(batch)[:, 0]
         return binary_cross_entropy_with_logits(logits, batch["is_fraud"].float(), reduction="none")
 

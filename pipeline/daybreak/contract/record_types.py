@@ -150,7 +150,9 @@ class Profile(Record):
     is_estimator: bool = False  # no network: an update is a tree, of all samples, on one machine's CPU
     # Each worker needs the whole model, and all agree at every update; train.precision may ask for it, too.
     wants_whole: bool = False
-    wants_one_worker: bool = False  # as the class keeps state of its own
+    wants_one_worker: bool = False  # as the class keeps state of its own, or a batch is undivided
+    is_undivided: bool = False  # a batch is one pass, as the loss is over all of its samples
+    is_encoded: bool = False  # so is the loss, and parts of a batch are encoded twice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,6 +72,17 @@ class TrainingProgress:
 class Workload(Protocol):
     """What to train. Loss and score return one value per sample; only the caller averages.
 
+    A loss of a sample that depends on others of its batch, such as in-batch negatives, is declared, so that
+    no pass and no worker takes a part of the batch for the whole:
+
+        whole_batch: True                                     one pass, on one worker
+
+    or by two methods in place of it, where `loss(model, batch)` is `batch_loss(encode(model, batch))`. Passes
+    and workers then encode parts of the batch, and the loss is over all of it:
+
+        encode(model, batch) -> Tensor | dict[str, Tensor]    of each sample by itself, [b, ...]
+        batch_loss(encoded) -> Tensor                         shape [b]
+
     Rows become arrays by one of two entry points. The first runs once for each partition, the second each
     night for the whole window:
 
@@ -185,6 +196,29 @@ def asks_progress(workload: Any) -> bool:
 def thaws(workload: Any) -> bool:
     """Returns whether a workload says at each update which parameters are trained."""
     return hasattr(workload, "trainable")
+
+
+def is_encoded(workload: Any) -> bool:
+    """Returns whether the loss of a workload is over a batch whose samples are encoded one by one.
+
+    Raises ParamsError where it has only one of the two methods for that.
+    """
+    if hasattr(workload, "batch_loss") and not hasattr(workload, "encode"):
+        raise ParamsError(
+            f"{type(workload).__name__} has batch_loss and no encode(model, batch), which returns what the "
+            f"loss compares; add it"
+        )
+    return hasattr(workload, "batch_loss")
+
+
+def is_over_batch(workload: Any) -> bool:
+    """Returns whether the loss of a sample may depend on the others of its batch."""
+    return getattr(workload, "whole_batch", False) or is_encoded(workload)
+
+
+def is_undivided(workload: Any) -> bool:
+    """Returns whether a batch is taken in one pass, on one worker."""
+    return is_over_batch(workload) and not is_encoded(workload)
 
 
 def loss_of(workload: Any, *, progress: TrainingProgress) -> "Callable[[nn.Module, Batch], Tensor]":

@@ -27,7 +27,8 @@ def nothing_runs(job: TrainingTask, machines: Sequence[Machine], batch_sizes: Se
         sharing = max(1.0, workers(machine) / machine.num_workers)  # processes on one device
         return machine.device_memory_bytes * (1 - HEADROOM) / sharing
 
-    whole = job.batch_size if job.profile.is_estimator else 1
+    undivided = job.profile.is_undivided
+    whole = min(batch_sizes) if undivided else job.batch_size if job.profile.is_estimator else 1
     needed = job.profile.memory_bytes(whole)
     roomy = [machine for machine in machines if needed <= available(machine)]
     if roomy:
@@ -41,12 +42,15 @@ def nothing_runs(job: TrainingTask, machines: Sequence[Machine], batch_sizes: Se
         )
     largest = max(machines, key=available)
     shared = workers(largest) / largest.num_workers
-    what = "one sample needs" if whole == 1 else f"a tree of {formats.counted(whole, 'sample')} needs"
+    what = f"a {'batch' if undivided else 'tree'} of {formats.counted(whole, 'sample')} needs"
+    what, smaller = ("one sample needs" if whole == 1 else what), "or train a smaller model"
+    if undivided:
+        smaller = "lower train.batch_size, or write encode and batch_loss in place of whole_batch"
     return (
         f"{what} {needed / 1e9:.2f} GB on a device and the most that "
         f"plan.machines has is {available(largest) / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}"
         f"{f', for each of {workers(largest)} workers' if shared > 1 else ''}); "
-        f"name a machine with more memory in plan.machines, or train a smaller model"
+        f"name a machine with more memory in plan.machines, {smaller}"
     )
 
 

@@ -193,8 +193,8 @@ def _with_what_class_wants(
         kept,
         available,
         of=machines,
-        why=f"have TPUs or, where the class has state_dict, several devices, and {WHOLE} does not train on "
-        f"these; name a machine with one GPU, or local",
+        why=f"have TPUs or, where the class has state_dict or whole_batch, several devices, and {WHOLE} does "
+        f"not train on these; name a machine with one GPU, or local",
     )
     return kept
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract.errors import is_out_of_memory
 from daybreak.contract.record_parts import Line, Tuning
 from daybreak.contract.sections import ProfileParams, TrainParams
-from daybreak.contract.workload import ARRAYS, Workload
+from daybreak.contract.workload import ARRAYS, Workload, is_over_batch
 from daybreak.machines import this_machine
 from daybreak.machines.catalog import HEADROOM
 from daybreak.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit
@@ -244,7 +244,7 @@ def _breakdown(
     batches = counterfactuals.kept(harness, num_samples)
     changes = counterfactuals.changes(harness, num_samples, batches)
     operators = harness.operators(batches, num_samples)
-    gradient = _noise(harness, lines.sizes[0])
+    gradient = _noise(harness, num_samples if is_over_batch(harness.workload) else lines.sizes[0])
     rerun = None
     if fits and not fit.tuning.sharded_weights:  # sharded weights are moved, not only computed with
         rerun = counterfactuals.step_gains(harness, num_samples, batches[0], operators, ceilings)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from daybreak import hooks
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, is_out_of_memory
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress
+from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress, is_over_batch
 from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own
 from daybreak.training import noise, sample_order
@@ -261,7 +262,13 @@ class Harness:
         return [min(same, key=lambda operator: operator.seconds) for same in zip(*logs, strict=True)]
 
     def noise(self, size: int) -> tuple[float, float]:
-        """Returns |g|^2 and tr(Sigma) from small batches of `size` and their mean (noise.py)."""
+        """Returns |g|^2 and tr(Sigma) from small batches of `size` and their mean (noise.py).
+
+        Where the loss is over a batch, the mean is no gradient of a larger one: they are from batches of
+        `size` and of half of it (McCandlish 2018, appendix A.1).
+        """
+        if is_over_batch(self.workload):
+            return self._noise_of_two(size)
         n, local = NOISE_BATCHES, 0.0
         mean: list[Tensor | None] = [None for _ in self.model.parameters()]
         for _ in range(n):
@@ -275,6 +282,18 @@ class Harness:
                 mean[place] = gradient / n if before is None else before + gradient / n
         total = sum(_square(g.coalesce() if g.is_sparse else g) for g in mean if g is not None)
         return noise.parts(local=local, total=total, num_parts=n, batch_size=n * size)
+
+    def _noise_of_two(self, size: int) -> tuple[float, float]:
+        """Returns |g|^2 and tr(Sigma) from batches of two sizes; zeros where a batch has no half."""
+        if size < 2:
+            return 0.0, 0.0
+        squares = dict.fromkeys((size // 2, size), 0.0)
+        for _, num in product(range(NOISE_BATCHES), squares):
+            self.backward(self.load(num), num)
+            gradients = (each.grad for each in self.model.parameters() if each.grad is not None)
+            squares[num] += sum(_square(g.coalesce() if g.is_sparse else g) for g in gradients)
+        small, big = (total / NOISE_BATCHES for total in squares.values())
+        return noise.two_batches(small_square=small, small_size=size // 2, big_square=big, big_size=size)
 
 
 def _square(gradient: Tensor) -> float:

@@ -69,6 +69,7 @@ class ModelFacts:
     blocks: bool = False  # the model has layers whose activations can be recomputed
     convolves: bool = False  # the model has convolutions that can be band-limited
     band_rate: float = 0.0  # at which they are
+    is_undivided: bool = False  # the loss is over a whole batch, in one pass
     num_layers: int = 10  # with weights of their own
 
     @property

@@ -17,8 +17,9 @@ from pathlib import Path
 from daybreak.contract.errors import ParamsError, PlanError
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import ProfileParams, TrainParams
-from daybreak.contract.workload import Workload
+from daybreak.contract.workload import Workload, is_undivided
 from daybreak.machines.catalog import HEADROOM
+from daybreak.profiling import line_fit
 from daybreak.profiling.memory import Peaks, Probe, measuring, sharing
 from daybreak.profiling.remedies import BAND_LIMITED, OFFERED_RATE
 
@@ -98,8 +99,11 @@ def _first_that_fits(probe: Probe, first: Callable[[], Peaks]) -> MemoryFit:
 
 
 def _fits(peaks: Peaks, probe: Probe) -> bool:
-    """Returns whether a step of the smallest batch leaves the headroom."""
-    return sharing(probe.num_workers) * peaks.step_bytes[0] <= peaks.room_bytes * (1 - HEADROOM)
+    """Returns whether a step of the smallest batch leaves the headroom, or of one that is undivided."""
+    needed = float(peaks.step_bytes[0])
+    if is_undivided(probe.workload):
+        needed = line_fit.fit(peaks.batch_sizes, peaks.step_bytes)(probe.batch_size)
+    return sharing(probe.num_workers) * needed <= peaks.room_bytes * (1 - HEADROOM)
 
 
 def _measured(probe: Probe) -> Peaks:

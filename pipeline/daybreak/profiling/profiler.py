@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.sections import ProfileParams, TrainParams
-from daybreak.contract.workload import ARRAYS, Workload, has_estimator
+from daybreak.contract.workload import ARRAYS, Workload, has_estimator, is_encoded, is_undivided
 from daybreak.machines import contention
 from daybreak.profiling import estimator_profile, line_fit
 from daybreak.profiling.diagnosis import Diagnosis, diagnose
@@ -53,12 +53,14 @@ def _measured(
 ) -> Profile:
     from daybreak.profiling import tuner
     from daybreak.profiling.timeline import timelines
-    from daybreak.training.own_state import keeps_state
-    from daybreak.training.tuning import wants_whole
+    from daybreak.training.tuning import wants_one_worker, wants_whole
 
     diagnosis = diagnose(home, workload, params, training, limit_s=limit_s / 2)
     harness, breakdown = diagnosis.harness, diagnosis.breakdown
-    training = training.model_copy(update={"batch_size": breakdown.timed_samples})
+    # A batch that may not be divided and does not fit here is tried as one that does.
+    is_short = is_undivided(workload) and not diagnosis.lines.room.fits
+    tried = breakdown.num_samples if is_short else breakdown.timed_samples
+    training = training.model_copy(update={"batch_size": tried})
     job = _facts(diagnosis, dataset)
     tuned = tuner.tune(harness, job, training, quality=params.quality_remedies, limit_s=limit_s / 2)
     runs = (
@@ -87,7 +89,9 @@ def _measured(
         remedies=tuned.remedies,
         tuning=tuned.tuning,
         wants_whole=wants_whole(workload, harness.model, harness.optimizers),
-        wants_one_worker=keeps_state(workload),
+        wants_one_worker=wants_one_worker(workload),
+        is_undivided=is_undivided(workload),
+        is_encoded=is_encoded(workload),
     )
 
 

@@ -309,7 +309,14 @@ def _variant(job: JobFacts, name: str) -> str:
 def _memory(job: JobFacts) -> Iterator[Offer]:
     model, workers, larger = job.model, job.num_workers, _with_room(job)
     yield _sparse_gradients(job)
-    yield _to_fit(job, "micro-batches", note="the plan takes passes that fit; the gradient stays the same")
+    yield _to_fit(
+        job,
+        "micro-batches",
+        possible=not model.is_undivided,
+        note="whole_batch of the class asks for one pass; encode and batch_loss in its place allow several"
+        if model.is_undivided
+        else "the plan takes passes that fit; the gradient stays the same",
+    )
     yield _to_fit(
         job,
         "activation checkpointing",

@@ -21,6 +21,7 @@ from torch import nn
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import Remedy, Tuning
 from daybreak.contract.sections import TrainParams
+from daybreak.contract.workload import is_undivided
 from daybreak.machines import this_machine
 from daybreak.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
 from daybreak.profiling.job_facts import JobFacts, ModelFacts
@@ -327,6 +328,7 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
             sparse_rows=sum(map(_rows_with_gradient, dense)) / num_rows if num_rows else 0.0,
             sparse_equal=all(map(same_if_sparse, harness.optimizers.values())),
             table_share=sum(table.weight.numel() for table in dense) / max(1, num_parameters),
+            is_undivided=is_undivided(harness.workload),
             fusible=all(map(fusible, harness.optimizers.values())),
             images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
             blocks=bool(blocks(harness.model)),

@@ -4,20 +4,34 @@ Each loss has the weight 1 / the batch size of all workers, so the sum over pass
 of the mean, for any shares and any size of the passes.
 """
 
+import copy
 import logging
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from daybreak.contract.errors import is_out_of_memory
-from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress, thaws
+from daybreak.contract.workload import (
+    Batch,
+    TrainingProgress,
+    Workload,
+    asks_progress,
+    is_over_batch,
+    thaws,
+)
+from daybreak.training import cached_gradients
+from daybreak.training.cached_gradients import Stages
 from daybreak.training.generators import Generators
 from daybreak.training.gradients import Gradients
 from daybreak.training.loader import Loader
 from daybreak.training.micro_batch import MicroBatches
+from daybreak.training.own_state import load_own_state, pack_own_state
 from daybreak.training.process_group import WorkerGroup
 from daybreak.training.sample_order import Indices
 from daybreak.training.tuning import Tuner, halves, normalised
@@ -66,6 +80,7 @@ class Accumulation:
             seed=seed, rank=group.rank, world_size=group.world_size, device=group.device
         )
         self._asks_progress, self._thaws = asks_progress(workload), thaws(workload)
+        self._is_over_batch = is_over_batch(workload)
         self._prepared: deque[tuple[Indices, TrainingProgress]] = deque()  # shares that come
         self._weights: dict[int, Tensor] = {}
         self._warns_of_passes = normalised(model)
@@ -88,12 +103,14 @@ class Accumulation:
 
         It seeds by that number. Raises JobError where memory never suffices.
         """
+        measures_noise = self.gradients.world_size == 1 and self.measures_noise(len(indices), update=update)
+        if self._is_over_batch:
+            return self._over_batch(indices, batch_size, update, measures_noise=measures_noise)
         progress = self._begin(update)
         losses: list[Tensor] = []
         names: frozenset[str] = frozenset()
         first = None
         weigh = partial(self._weighed, batch_size=batch_size)
-        measures_noise = self.gradients.world_size == 1 and self.measures_noise(len(indices), update=update)
         try:
             passes = self._micro_batches.split(indices)
             if len(passes) > 1 and self._warns_of_passes:
@@ -117,6 +134,76 @@ class Accumulation:
             return Accumulated(losses=losses, is_short=True)
         return Accumulated(losses=losses, first=first if len(losses) > 1 else None, names=names)
 
+    def _over_batch(
+        self, indices: Indices, batch_size: int, update: int, *, measures_noise: bool
+    ) -> Accumulated:
+        """Returns what a loss over the whole batch gave, of which this worker has a share.
+
+        The noise comes from the gradients of two batches: this one, and its first half by itself, whose
+        samples have fewer others beside them (McCandlish 2018, appendix A.1).
+        """
+        half, first = len(indices) // 2, None
+        try:
+            if measures_noise and half and self.may_halve:
+                with self._kept():
+                    self._one_batch(indices[:half], batch_size, update)
+                    first = self.gradients.square(), half
+            loss, names = self._one_batch(indices, batch_size, update)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            loss, names = None, frozenset()
+            self._micro_batches.fall_short(error)
+        if loss is None:
+            return Accumulated(losses=[], is_short=True)
+        return Accumulated(losses=[loss], first=first, names=names)
+
+    def _one_batch(
+        self, indices: Indices, batch_size: int, update: int
+    ) -> tuple[Tensor | None, frozenset[str]]:
+        """Computes the gradient of a loss over one batch; returns the sum of the losses of this share.
+
+        That is None where another worker lacks memory. The names are those of the optimizers that step.
+        """
+        progress = self._begin(update)
+        passes = self._micro_batches.split(indices)
+        weigh = partial(self._weighed, batch_size=batch_size)
+        if self.gradients.world_size == 1 and len(passes) == 1:
+            loss = self._tuner.loss(self._workload, self._model, self._batch(indices), progress)
+            return self._turns.backward(loss, weigh)
+        read: dict[int, Batch] = {}  # of each pass, which is encoded twice
+
+        def encode(number: int) -> Any:
+            if number not in read:
+                read[number] = self._loader.get(passes[number], epoch=self.progress.epoch)
+            self.generators.begin_part(update, number)
+            method: Any = self._workload.encode  # type: ignore[attr-defined]
+            return self._tuner.run(method, self._model, self._tuner.batch(read[number]))
+
+        stages = Stages(
+            encode=encode,
+            batch_loss=partial(self._batch_loss, update=update),
+            weigh=weigh,
+        )
+        sizes = [len(part) for part in passes]
+        return cached_gradients.add_up(stages, sizes, self._group), self._turns.names
+
+    def _batch_loss(self, encoded: Any, *, update: int) -> Any:
+        self.generators.begin_part(update, -1)
+        return self._tuner.run(self._workload.batch_loss, encoded)  # type: ignore[attr-defined]
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Takes back what a loss changes in buffers and in the state of its class."""
+        buffers = [(each, each.clone()) for each in self._model.buffers()]
+        own = copy.deepcopy(pack_own_state(self._workload, device=self._group.device))
+        try:
+            yield
+        finally:
+            for buffer, before in buffers:
+                buffer.copy_(before)
+            load_own_state(self._workload, *own, device=self._group.device)
+
     def _begin(self, update: int) -> TrainingProgress | None:
         """Seeds for an update, freezes and clears; returns its progress if the loss asks for it."""
         self._seed_generators(update)
@@ -129,12 +216,18 @@ class Accumulation:
         return progress if self._asks_progress else None
 
     def measures_noise(self, num_samples: int, *, update: int) -> bool:
-        """Returns whether this update measures the noise of gradients."""
+        """Returns whether this update measures the noise of gradients.
+
+        Shares of a batch that the loss is over are no batches of their own, by which it would show.
+        """
+        if self._is_over_batch and self.gradients.world_size > 1:
+            return False
         return (update + 1) % (LOOK_EVERY if self._in_parts(num_samples) else HALVE_EVERY) == 0
 
     def _in_parts(self, num_samples: int) -> bool:
         """Returns whether an update has parts that can be compared without halving a pass for it."""
-        return self.gradients.world_size > 1 or num_samples > self._micro_batches.size
+        divided = self.gradients.world_size > 1 or num_samples > self._micro_batches.size
+        return divided and not self._is_over_batch
 
     def _batch(self, part: Indices) -> Batch:
         """Returns the samples of a pass, on the device."""

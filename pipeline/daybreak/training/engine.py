@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from daybreak.contract.errors import JobError, NotFinite, ParamsError, is_out_of_memory
 from daybreak.contract.extra_state import SUFFIX
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
-from daybreak.contract.workload import TrainingProgress, Workload, thaws
+from daybreak.contract.workload import TrainingProgress, Workload, is_undivided, thaws
 from daybreak.training.accumulation import Accumulation
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.column_files import ColumnFiles
@@ -45,6 +45,7 @@ from daybreak.training.tuning import (
     new_optimizers,
     normalised,
     read,
+    wants_one_worker,
     wants_whole,
 )
 from daybreak.training.turns import Turns
@@ -131,23 +132,24 @@ class TorchEngine:
         self._tuner = Tuner(tuning, self.device)
         model = new_model(workload, getattr(dataset, "state", {}), rate=tuning.band_rate)
         give_shapes(model, workload, lambda: read(dataset, [0]))
-        check_model(model)
+        check_model(model, workload)
         self.model = self._tuner.model(self._shard(model, workload))
         self.model.train()
         optimizers = new_optimizers(workload, self.model)
         asks_more = tuning.precision == "float16" or wants_whole(workload, self.model, optimizers)
-        if keeps_state(workload) and (self.world_size > 1 or not self.takes_all):
+        if wants_one_worker(workload) and (self.world_size > 1 or not self.takes_all):
+            what = "state_dict" if keeps_state(workload) else "whole_batch"
             raise ParamsError(
-                f"{type(workload).__name__}.state_dict is of one worker, and {self.world_size} train by "
+                f"{type(workload).__name__}.{what} is of one worker, and {self.world_size} train by "
                 f"{type(self).__name__}; set train.num_workers to 1 and plan.max_machines to 1, name a "
                 f"machine with one device, and leave train.sync and train.threads at their defaults"
             )
         if asks_more and not self.takes_all:
             raise ParamsError(
-                f"several optimizers, a method trainable, get_extra_state of modules and train.precision: "
-                f"float16 need workers that each have the whole model and agree at every update, and not "
-                f"{type(self).__name__}; name a machine with more memory in plan.machines, and leave "
-                f"train.sync and train.threads at their defaults"
+                f"several optimizers, a method trainable, get_extra_state of modules, batch_loss and "
+                f"train.precision: float16 need workers that each have the whole model and agree at every "
+                f"update, and not {type(self).__name__}; name a machine with more memory in plan.machines, "
+                f"and leave train.sync and train.threads at their defaults"
             )
         self.updater = self._new_updater(optimizers)
         gradients = self._new_gradients()
@@ -164,7 +166,10 @@ class TorchEngine:
         self.micro_batches = MicroBatches(
             micro_batch_size,
             least=self.least_share,
-            guard=new_guard(self.model, device=self.device, tuning=tuning, follow_memory=follow_memory),
+            is_undivided=is_undivided(workload),
+            guard=None
+            if is_undivided(workload)
+            else new_guard(self.model, device=self.device, tuning=tuning, follow_memory=follow_memory),
             on_shrink=on_shrink if self.rank == 0 else lambda micro_batch_size: None,
         )
         self.accumulation = self._new_accumulation(

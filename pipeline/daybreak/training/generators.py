@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 BLOCK = 1024  # updates
+PARTS = 0x9E3779B97F4A7C15  # odd and large: keys of parts are far from those of updates
 
 
 def seed_all(seed: int) -> None:
@@ -52,6 +53,18 @@ class Generators:
 
     def _key(self, update: int) -> int:
         return ((self._seed * 1_000_003 + update) * self._world_size + self._rank) % (1 << 63)
+
+    def begin_part(self, update: int, part: int) -> None:
+        """Seeds for a part of an update, so that it can be computed again.
+
+        Part -1 is the loss over the encoded samples of all workers, which draw the same for it.
+        """
+        key = self._key(update) if part >= 0 else self._key(update) - self._rank
+        key = (key * PARTS + part) % (1 << 63)
+        torch.default_generator.manual_seed(key)
+        if self._on_gpu:
+            torch.cuda.manual_seed(key)
+        _seed_others(key)
 
     def have_drawn(self) -> bool:
         """Returns whether a loss drew from NumPy or Python, also in the newest update; takes no number."""

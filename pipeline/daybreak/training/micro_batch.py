@@ -74,13 +74,20 @@ class MicroBatches:
     """The passes of a worker: of the size that the recipe asks for, or that memory suffices for."""
 
     def __init__(
-        self, size: int, *, least: int = 1, guard: Guard | None = None, on_shrink: Callable[[int], None]
+        self,
+        size: int,
+        *,
+        least: int = 1,
+        is_undivided: bool = False,
+        guard: Guard | None = None,
+        on_shrink: Callable[[int], None],
     ) -> None:
-        """Begins with passes of `size` samples.
+        """Begins with passes of `size` samples, or of a whole share where a batch `is_undivided`.
 
         `least` samples are in each pass of a share that has as many: 2 for BatchNorm. `on_shrink` is called
         with the size of passes that were halved.
         """
+        self._is_undivided = is_undivided
         self.size = self._recipe_size = size
         self.guard = guard
         self._least, self._on_shrink = least, on_shrink
@@ -89,6 +96,8 @@ class MicroBatches:
 
     def split(self, indices: Indices) -> list[Indices]:
         """Returns the samples of each pass over a share."""
+        if self._is_undivided:
+            return [indices]
         if self._least > 1 and 1 < self.size < len(indices):  # statistics over passes of about one size
             number = min(-(-len(indices) // self.size), len(indices) // self._least)
             return np.array_split(indices, number)
@@ -123,6 +132,12 @@ class MicroBatches:
 
     def shrink(self, *, share: int) -> None:
         """Halves the size of passes over a share; raises JobError where they have one sample."""
+        if self._is_undivided:
+            raise JobError(
+                f"memory does not suffice for {share} samples in one pass, and whole_batch of the class asks "
+                f"for that; lower train.batch_size, write encode and batch_loss in its place, or name a "
+                f"machine with more memory in plan.machines"
+            )
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
         before = min(self.size, share)

@@ -33,6 +33,9 @@ from daybreak.contract.workload import (
     TrainingProgress,
     Workload,
     asks_progress,
+    is_encoded,
+    is_over_batch,
+    is_undivided,
     loss_of,
     make_model,
     thaws,
@@ -40,6 +43,7 @@ from daybreak.contract.workload import (
 from daybreak.training.column_files import ColumnFiles, DaySamples
 from daybreak.training.eager_optimizers import without_compiler
 from daybreak.training.learning_rate import Kind
+from daybreak.training.own_state import keeps_state
 from daybreak.training.sample_order import Indices
 from daybreak.training.turns import Losses
 
@@ -103,13 +107,17 @@ class Tuner:
         method: Callable[..., Losses] = workload.loss
         if progress is not None:
             method = partial(method, progress=progress)
+        losses: Losses = self.run(method, model, batch)
+        return losses
+
+    def run(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns what a method of a workload returns, with products in the precision of the tuning."""
         if self.tuning.precision == "float32":
-            return method(model, batch)
-        with torch.autocast(self.device.type, getattr(torch, self.tuning.precision)):
-            losses = method(model, batch)
-        if isinstance(losses, Tensor):
-            return losses.float()
-        return {name: each.float() for name, each in losses.items()}
+            return method(*arguments)
+        rounded = getattr(torch, self.tuning.precision)
+        with torch.autocast(self.device.type, rounded):
+            returned = method(*arguments)
+        return leaves(returned, lambda leaf: leaf.float() if leaf.dtype == rounded else leaf)
 
 
 class Columns(Dataset[Any]):
@@ -376,8 +384,14 @@ def rule_of(optimizer: Optimizer) -> Kind | None:
     return next((kind for kind, classes in kinds if isinstance(optimizer, classes)), None)
 
 
-def check_model(model: nn.Module) -> None:
-    """Raises ParamsError for a model that cannot be trained."""
+def check_model(model: nn.Module, workload: Workload) -> None:
+    """Raises ParamsError for a model that cannot be trained by the loss of its workload."""
+    if is_encoded(workload) and normalised(model):
+        raise ParamsError(
+            f"the model has BatchNorm, by which {type(workload).__name__}.encode depends on the samples of a "
+            f"pass; take LayerNorm or GroupNorm, or set whole_batch = True in place of batch_loss (key "
+            f"workload)"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ParamsError(
             "no parameter of the model is trained, as all are frozen or there is none; set requires_grad for "
@@ -394,7 +408,12 @@ def check_model(model: nn.Module) -> None:
 def wants_whole(workload: Workload, model: nn.Module, optimizers: Mapping[str, Optimizer]) -> bool:
     """Returns whether each worker needs the whole model, and all agree at every update."""
     has_extra_state = any(name.endswith(SUFFIX) for name in model.state_dict())
-    return len(optimizers) > 1 or thaws(workload) or has_extra_state
+    return len(optimizers) > 1 or thaws(workload) or has_extra_state or is_over_batch(workload)
+
+
+def wants_one_worker(workload: Workload) -> bool:
+    """Returns whether a workload keeps state beside its model, or has a loss over an undivided batch."""
+    return keeps_state(workload) or is_undivided(workload)
 
 
 def check_optimizer(optimizer: Optimizer) -> None:

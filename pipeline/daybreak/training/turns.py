@@ -35,6 +35,11 @@ class Turns:
                         f"{list(weight.shape)}; give each weight to one of them (key workload)"
                     )
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all optimizers."""
+        return frozenset(self._weights)
+
     def backward(self, losses: Losses, weigh: Callable[[Tensor], Tensor]) -> tuple[Tensor, frozenset[str]]:
         """Adds the gradients of the sums of losses, weighed, to those of the weights.
 
@@ -45,7 +50,7 @@ class Turns:
             loss = losses.sum()
             # As the argument of `backward`, the weight would have torch import its compiler's SymPy.
             weigh(loss).backward()  # type: ignore[no-untyped-call]
-            return loss.detach(), frozenset(self._weights)
+            return loss.detach(), self.names
         if not losses or losses.keys() - self._weights.keys():
             raise ParamsError(
                 f"loss returns losses of {', '.join(losses) or 'nothing'}, and optimizer has "

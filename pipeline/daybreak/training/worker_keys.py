@@ -8,7 +8,8 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from daybreak.contract.sections import TrainParams
 
 WHOLE = (
-    "a class with several optimizers, trainable, get_extra_state or state_dict, or train.precision: float16,"
+    "a class with several optimizers, trainable, get_extra_state, state_dict, whole_batch or batch_loss, or "
+    "train.precision: float16,"
 )
 
 
@@ -24,6 +25,6 @@ def expect_allowed(train: "TrainParams", *, whole: bool, one_worker: bool) -> No
         raise ParamsError(f"{WHOLE} does not go with train.{key}; leave that at its default")
     if one_worker and train.num_workers > 1:
         raise ParamsError(
-            f"state_dict of a class is of one worker, and train.num_workers is {train.num_workers}; set "
-            f"that to 1"
+            f"a class with state_dict or whole_batch trains with one worker, and train.num_workers is "
+            f"{train.num_workers}; set that to 1, or write encode and batch_loss in place of whole_batch"
         )

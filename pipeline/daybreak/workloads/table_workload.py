@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.table import Table
-from daybreak.contract.workload import Batch, Split, State, TrainingProgress, loss_of
+from daybreak.contract.workload import (
+    Batch,
+    Split,
+    State,
+    TrainingProgress,
+    is_encoded,
+    is_over_batch,
+    loss_of,
+)
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -84,6 +92,9 @@ class TableWorkload:
 
     def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
         """Returns the loss of each sample, shape [b]."""
+        if is_encoded(self):
+            losses: Tensor = self.batch_loss(self.encode(model, batch))  # type: ignore[attr-defined]
+            return losses
         raise NotImplementedError(
             f"{type(self).__name__} has no loss(self, model, batch); return one a sample"
         )
@@ -98,6 +109,11 @@ class TableWorkload:
         """Returns minus the loss of each sample: what is compared where no metric is named."""
         from torch import Tensor
 
+        if is_over_batch(self):
+            raise ParamsError(
+                f"the loss of {type(self).__name__} is over a batch, and a score is of a sample alone; name "
+                f"metrics in the class"
+            )
         losses: Any = loss_of(self, progress=_AtTheEnd(done=1.0))(model, batch)
         if not isinstance(losses, Tensor):
             raise ParamsError(

@@ -212,7 +212,30 @@ class MeanOfAll(Right):
         return super().loss(model, batch).mean().expand(len(batch["x"]))
 
 
+class OverBatch(Right):
+    """Scales what it encodes a sample as by others of the pass."""
+
+    def encode(self, model: Any, batch: dict[str, Tensor]) -> Tensor:
+        answer = model(batch["x"])[:, 0]
+        return answer - answer.mean()
+
+    def batch_loss(self, encoded: Tensor) -> Tensor:
+        return (encoded - encoded.mean()).square()
+
+    def loss(self, model: Any, batch: dict[str, Tensor]) -> Tensor:
+        return self.batch_loss(self.encode(model, batch))
+
+
+class OtherLoss(OverBatch):
+    """Has a loss that is not the one over what it encodes."""
+
+    def loss(self, model: Any, batch: dict[str, Tensor]) -> Tensor:
+        return 2 * super().loss(model, batch)
+
+
 FAULTS = {
+    OverBatch: r"OverBatch\.encode of the first 2 samples is \S+ alone, and \S+ among 8: it depends on the",
+    OtherLoss: r"OtherLoss\.batch_loss of what encode returns is \S+, and loss is \S+: passes and workers",
     RootOfZero: r"RootOfZero\.loss has a gradient that is not finite, of 0\.weight, 0\.bias and 2 more; look",
     Evaluates: r"Evaluates\.loss leaves the model in eval mode, in which all later updates would train it",
     MeanOfAll: r"MeanOfAll\.loss of the first 2 samples is \S+ alone, and \S+ among 8: it depends",
@@ -238,6 +261,25 @@ def tried(workload: type[Right]) -> TrialModel:
 def test_what_no_update_takes_is_one_sentence(workload: type[Right]) -> None:
     with pytest.raises(ParamsError, match=FAULTS[workload]):
         tried(workload)
+
+
+class Whole(InBatch):
+    """Says that it compares a sample with the others of its batch."""
+
+    whole_batch = True
+
+
+class Encodes(OverBatch):
+    """Compares samples in its loss alone."""
+
+    def encode(self, model: Any, batch: dict[str, Tensor]) -> Tensor:
+        answer: Tensor = model(batch["x"])[:, 0]
+        return answer
+
+
+@pytest.mark.parametrize("workload", [Whole, Encodes])
+def test_a_loss_that_is_declared_to_be_over_a_batch_is_no_fault(workload: type[Right]) -> None:
+    assert not tried(workload).notes
 
 
 class OfSome(Right):
@@ -328,7 +370,7 @@ def test_lazy_layers_get_their_shapes_before_the_optimizer_gets_their_weights() 
 
 def test_a_lazy_layer_that_no_loss_reaches_is_refused() -> None:
     with pytest.raises(ParamsError, match=r"the model's 0\.weight has no shape after a pass, as the loss"):
-        check_model(nn.Sequential(nn.LazyLinear(1)))
+        check_model(nn.Sequential(nn.LazyLinear(1)), Lazy())
 
 
 class FreezesLate(Right):

@@ -42,7 +42,6 @@ from daybreak.registry.weights import batch_of, load_model
 from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.estimator_keys import expect_applicable
-from daybreak.training.own_state import keeps_state
 from daybreak.training.tuning import (
     Tuner,
     check_model,
@@ -53,6 +52,7 @@ from daybreak.training.tuning import (
     new_optimizers,
     same_bits,
     tensors,
+    wants_one_worker,
     wants_whole,
 )
 from daybreak.training.turns import by_sample
@@ -155,7 +155,7 @@ class ModelChecks:
             raise self._wrong("model", "returns a model without parameters", "return one that can learn")
         with self._method("loss"):
             give_shapes(model, self.workload, lambda: batch)
-        check_model(model)
+        check_model(model, self.workload)
         num = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self._say("model", f"{type(model).__name__}, {num:,} parameters")
         return model
@@ -168,7 +168,7 @@ class ModelChecks:
             expect_allowed(
                 self._params.train,
                 whole=wants_whole(self.workload, model, optimizers),
-                one_worker=keeps_state(self.workload),
+                one_worker=wants_one_worker(self.workload),
             )
         for optimizer in optimizers.values():
             check_optimizer(optimizer)

@@ -19,6 +19,8 @@ from daybreak.contract.workload import (
     State,
     TrainingProgress,
     asks_progress,
+    is_encoded,
+    is_undivided,
     loss_of,
     make_model,
     thaws,
@@ -36,6 +38,7 @@ from daybreak.training.tuning import (
     new_optimizers,
     same_bits,
     schedules_rate,
+    tensors,
 )
 from daybreak.training.turns import Losses, Turns, by_sample
 
@@ -304,14 +307,17 @@ def _rates(groups: Iterable[dict[str, Any]]) -> list[float | None]:
 
 
 def _check_independent(trial: TrialModel, batch: Batch, size: int) -> None:
-    """Raises ParamsError where the loss of a sample depends on which others are in its pass.
+    """Raises ParamsError where the loss of a sample, or what it is encoded as, depends on others in its pass.
 
     Where it is drawn at random, or moves buffers, as mixup and running means do, that is a note: passes of
     another size then differ by what they draw.
     """
     num = FEW
-    if len(halves(batch, size)) < 2 or size <= num:
+    if len(halves(batch, size)) < 2 or size <= num or is_undivided(trial.workload):
         return
+    what = "encode" if is_encoded(trial.workload) else "loss"
+    if is_encoded(trial.workload):
+        _expect_same_loss(trial, batch)
     few = leaves(batch, lambda leaf: leaf[:num])
     others = leaves(batch, lambda leaf: leaf[torch.arange(size) % num])  # these beside copies of them
     model = trial.model
@@ -334,25 +340,50 @@ def _check_independent(trial: TrialModel, batch: Batch, size: int) -> None:
             break
         raise _wrong(
             trial,
-            "loss",
+            what,
             f"of the first {num} samples is {beside.mean():.4g} alone, and {losses[:num].mean():.4g} among "
             f"{size}: it depends on the other samples of the batch, and passes of another size train another "
             f"objective",
-            "compute the loss of a sample from that sample alone",
+            "compute it from that sample alone, or set whole_batch = True, or write encode and batch_loss",
         )
     model.load_state_dict(state)
     model.eval()
 
 
 def _losses(trial: TrialModel, batch: Batch, state: Mapping[str, Tensor], *, seed: int = 0) -> Tensor:
-    """Returns the losses of a batch by the model in this state."""
+    """Returns the losses of a batch by the model in this state, or what its samples are encoded as."""
     trial.model.load_state_dict(state)
     own = copy.deepcopy(pack_own_state(trial.workload))
     seed_all(seed)
     with torch.no_grad():
-        losses = by_sample(trial.loss(batch))
+        losses = _encoded(trial, batch) if is_encoded(trial.workload) else by_sample(trial.loss(batch))
     load_own_state(trial.workload, *own)
     return losses
+
+
+def _expect_same_loss(trial: TrialModel, batch: Batch) -> None:
+    """Raises ParamsError where `loss` is not `batch_loss` of what the samples are encoded as."""
+    workload: Any = trial.workload
+    trial.model.eval()
+    with torch.no_grad():
+        seed_all(0)
+        one = by_sample(trial.loss(batch))
+        seed_all(0)
+        other = workload.batch_loss(workload.encode(trial.model, batch))
+    if not close(other, one):
+        raise _wrong(
+            trial,
+            "batch_loss",
+            f"of what encode returns is {other.mean():.4g}, and loss is {one.mean():.4g}: passes and workers "
+            f"take the former, and one pass the latter",
+            "return self.batch_loss(self.encode(model, batch)) from loss",
+        )
+
+
+def _encoded(trial: TrialModel, batch: Batch) -> Tensor:
+    """Returns all numbers of what each sample is encoded as, shape [b, numbers]."""
+    encoded: Any = trial.workload.encode(trial.model, batch)
+    return torch.cat([each.double().reshape(len(each), -1) for each in tensors(encoded)], 1)
 
 
 def close(some: Tensor, others: Tensor) -> bool:
