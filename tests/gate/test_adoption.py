@@ -62,6 +62,7 @@ def logged(flavour: str, **given: Any) -> str:
         import mlflow.pyfunc
         import mlflow.sklearn
 
+        given.setdefault("pip_requirements", [])  # else a process loads the model to guess them
         if flavour == "pyfunc":
             given["python_model"] = pickled(given["python_model"])
         with mlflow.start_run(experiment_id=find_or_make_experiment(Home.here(), client)):

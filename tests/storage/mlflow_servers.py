@@ -14,6 +14,7 @@ LOGIN = """\
 [mlflow]
 default_permission = READ
 database_uri = postgresql+psycopg2://mlflow@postgres/mlflow
+auth_cache_ttl_seconds = 60
 """
 
 

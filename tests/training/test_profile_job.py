@@ -25,12 +25,13 @@ profile: {{machine: local, batch_sizes: [8, 16], steps: 2}}
 
 
 @pytest.fixture(autouse=True)
-def _in_a_night(tmp_path, monkeypatch):
+def _in_a_night(tmp_path, monkeypatch, furnish):
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(nights.ROOT))
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "--quiet"], check=True)  # the home of a ledger
     nights.lay_out(tmp_path)
+    furnish(tmp_path)
 
 
 def call(*, poison: int = -1) -> Profile:
