@@ -66,6 +66,8 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.data.image_files import ImageFiles
     from daybreak.data.partitions import PART
     from daybreak.data.source import Files, write_partition
+    from daybreak.extensions.adapters.lightning_workload import LightningWorkload
+    from daybreak.extensions.adapters.transformers_workload import TransformersWorkload
     from daybreak.extensions.bag.folder import BAGS, Bag, bags
     from daybreak.extensions.kubernetes.kubernetes import Kubernetes
     from daybreak.extensions.notebooks.opened import OpenHome, open
@@ -119,6 +121,8 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     # What is trained
     "TableWorkload",  # base class: a table, a model, a loss, a prediction
     "EstimatorWorkload",  # base class: a table, and a model of LightGBM, XGBoost or scikit-learn
+    "LightningWorkload",  # base class: a table, and a LightningModule
+    "TransformersWorkload",  # base class: a table, and a model of Hugging Face's transformers
     "Workload",  # the protocol behind it, for a class with arrays or a data set of its own
     "TableModel",  # a network for the features that a table has by itself
     "ImageModel",  # a network for images

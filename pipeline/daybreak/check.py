@@ -23,7 +23,7 @@ from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
 from daybreak.contract.sections import Params, Plug, RegisterParams, WorkloadPlug
-from daybreak.contract.workload import has_estimator, own_schedule
+from daybreak.contract.workload import has_estimator, own_schedule, schedule_asks_model
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
@@ -365,7 +365,10 @@ def _estimator(loaded: Params) -> Iterator[Finding]:
 def _schedule(loaded: Params) -> Finding:
     """Returns whether the class has the schedule that `train.schedule` asks for."""
     try:
-        begins = own_schedule(loaded.workload.make())(0.0) * loaded.train.rate
+        workload = loaded.workload.make()
+        if schedule_asks_model(workload):
+            return Finding(what="train.schedule", ok=True, text="by the class, from its model")
+        begins = own_schedule(workload)(0.0) * loaded.train.rate
     except PipelineError as error:
         return Finding(what="train.schedule", ok=False, text=str(error))
     return Finding(what="train.schedule", ok=True, text=f"by the class; begins at {begins:.4g}")

@@ -121,6 +121,7 @@ EXTENSIONS = {
     "fleets": Extension(commands="commands", share="evening:plan"),
     "erasure": Extension(commands="commands"),
     "notebooks": Extension(),
+    "adapters": Extension(),  # base classes of a team's
 }
 
 

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+import torch
 
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
@@ -57,6 +58,22 @@ def test_passes_of_an_update_are_one_load_and_one_step(tmp_path):
     assert len(updates) == 10
     # The first step begins once its first pass is there, the last pass is loaded later.
     assert all(load_end - load_start >= 4 * DELAY_S for load_start, load_end, _, _ in updates)
+
+
+class Lazy(LineWorkload):
+    def model(self):
+        return torch.nn.LazyLinear(1)
+
+    def loss(self, model, batch):
+        return (model(batch["x"][:, None])[:, 0] - batch["y"]).square()
+
+
+@pytest.mark.slow
+def test_the_sample_that_a_lazy_module_gets_its_shape_from_is_of_no_update(tmp_path):
+    write_curve(tmp_path, num_samples=200)
+    way = Variant(tuning=Tuning(), batch_size=16, micro_batch_size=16)
+    data = Lazy().dataset(tmp_path, "train")
+    assert len(timeline(Lazy(), data, TrainParams(), way, update_s=1.0)) > 0
 
 
 @pytest.mark.slow

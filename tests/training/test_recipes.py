@@ -94,6 +94,9 @@ def made_of(code: str, folder: Path) -> Any:
     write_tensors(folder / "encoder.safetensors", Net().encoder.state_dict())
     names = {"torch": torch, "nn": nn, "Path": Path, "load_file": load_file, "softplus": softplus}
     names |= {"binary_cross_entropy_with_logits": binary_cross_entropy_with_logits}
+    if "peft" in code:
+        peft = pytest.importorskip("peft", reason="no LoRA here; pip install 'daybreak[peft]'")
+        names |= {"LoraConfig": peft.LoraConfig, "get_peft_model": peft.get_peft_model}
     names |= {"Network": Net, "TableWorkload": Payments, "__file__": str(folder / "payments.py")}
     if not code.startswith("class "):
         code = "class Payments(TableWorkload):\n" + textwrap.indent(code, "    ")

@@ -21,6 +21,7 @@ from daybreak.training.learning_rate import rate_at
 from daybreak.training.recipe import Averaging, Clipping, Recipe
 from daybreak.training.trainer import RunOutcome, Trainer
 from daybreak.training.weight_average import WeightAverage
+from daybreak.training.worker_keys import clipping_of
 from tests.fakes import AtOnce, LineWorkload, write_curve
 from tests.training.recipes import recipe
 
@@ -263,6 +264,26 @@ def test_a_schedule_is_asked_up_to_its_end_and_refused_where_it_is_no_factor():
     assert own_schedule(Odd())(0.25) == 0.25
     with pytest.raises(ParamsError, match=r"Odd\.schedule\(1\) is -0\.5; return a number from 0 on"):
         own_schedule(Odd())(1.0)
+
+
+class OfTheRun(Sgd):
+    """A schedule that asks how long the run is."""
+
+    def schedule(self, done: float, num_updates: int, num_epochs: float) -> float:
+        return num_updates / num_epochs
+
+
+def test_a_schedule_may_ask_how_long_the_run_is():
+    assert own_schedule(OfTheRun(), num_updates=30, num_epochs=3)(0.5) == 10
+
+
+def test_a_class_clips_gradients_where_params_do_not_and_not_on_free_cores():
+    workload = Sgd()
+    workload.clip_norm = 2.0
+    assert clipping_of(workload, Clipping(), threads="fixed") == Clipping(norm=2.0)
+    assert clipping_of(workload, Clipping(value=0.1), threads="fixed") == Clipping(value=0.1)
+    with pytest.raises(ParamsError, match=r"Sgd clips gradients, and train\.threads: auto divides batches"):
+        clipping_of(workload, Clipping(), threads="auto")
 
 
 def test_weights_of_16_bits_are_averaged_in_32(folder):

@@ -9,10 +9,13 @@ EXTRAS = {
     "estimators": ("lightgbm", "skops", "xgboost"),
     "gcp": ("dvc_gs", "gcsfs", "google", "grpc"),
     "kubernetes": ("kubernetes",),
+    "lightning": ("lightning",),
     "lineage": ("openlineage",),
+    "peft": ("peft",),
     "postgres": ("asyncpg", "psycopg2"),
     "s3": ("aiobotocore", "boto3", "botocore", "dvc_s3", "s3fs"),
     "serve": ("fastapi", "httptools", "prometheus_client", "uvicorn"),
+    "transformers": ("transformers",),
 }  # the modules of each
 
 

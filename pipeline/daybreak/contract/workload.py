@@ -110,9 +110,23 @@ class Workload(Protocol):
         trainable(model, progress) -> None
 
     Where `train.schedule` is `own`, it gives the learning rate as a factor of `train.rate`, by the share of
-    the samples that is done:
+    the samples that is done; it may ask for `model`, `num_updates` and `num_epochs` of the run, too:
 
         schedule(done) -> float
+
+    It may limit the gradient where params.yaml does not, the norm of all or each number, as the keys do:
+
+        clip_norm: float
+        clip_value: float
+
+    Its loss may be the mean over the samples of a pass, which each of them then has:
+
+        loss_is_mean: bool
+
+    Where its model was written for another trainer, it may say in sentences what of that is not kept, once
+    the model has taken some updates in `daybreak try`:
+
+        not_kept(model) -> Iterable[str]
 
     It may offer workloads that cost less, each under the name of a remedy: "simpler model", "fewer layers",
     "cheaper activation". The stage `profile` times them where `profile.quality_remedies` is `allow`:
@@ -226,10 +240,18 @@ def loss_of(workload: Any, *, progress: TrainingProgress) -> "Callable[[nn.Modul
     return partial(workload.loss, progress=progress) if asks_progress(workload) else workload.loss
 
 
-def own_schedule(workload: Any) -> Callable[[float], float]:
+def schedule_asks_model(workload: Any) -> bool:
+    """Returns whether a workload has a schedule of its own that follows from the model."""
+    schedule = getattr(workload, "schedule", None)
+    return schedule is not None and "model" in inspect.signature(schedule).parameters
+
+
+def own_schedule(
+    workload: Any, *, model: "nn.Module | None" = None, num_updates: int = 1, num_epochs: float = 1.0
+) -> Callable[[float], float]:
     """Returns the learning rate of a workload's own schedule, by the share of the samples that is done.
 
-    Raises ParamsError where the workload has none.
+    The others are of the run, for a schedule that asks for them. Raises ParamsError where there is none.
     """
     schedule: Callable[[float], float] | None = getattr(workload, "schedule", None)
     if schedule is None:
@@ -237,6 +259,9 @@ def own_schedule(workload: Any) -> Callable[[float], float]:
             f"train.schedule is own, and {type(workload).__name__} has no method schedule(done); add "
             f"it, to return the factor of train.rate by the share of samples done, or take another schedule"
         )
+    run = {"model": model, "num_updates": num_updates, "num_epochs": num_epochs}
+    asked = inspect.signature(schedule).parameters
+    schedule = partial(schedule, **{name: value for name, value in run.items() if name in asked})
 
     def checked(done: float) -> float:
         factor = schedule(min(1.0, done))  # AdaScale takes a last update beyond the end

@@ -105,7 +105,10 @@ class _Watch:
         self._ends: list[float] = []
 
     def loaded(self, samples: Iterable[int], start: float) -> None:
-        times = self._loads[self._update_of[int(next(iter(samples)))]]
+        number = self._update_of.get(int(next(iter(samples))))
+        if number is None:  # a sample of no update, which a lazy module gets its shape from
+            return
+        times = self._loads[number]
         times[0], times[1] = min(float(times[0]), start), time.perf_counter()
 
     def stepping(self) -> None:

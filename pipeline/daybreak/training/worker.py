@@ -51,6 +51,7 @@ from daybreak.training.recipe import (
 )
 from daybreak.training.termination import Termination, die_with_parent, sigterm_blocked
 from daybreak.training.watchdog import Watchdog
+from daybreak.training.worker_keys import clipping_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -141,11 +142,12 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         log.warning(
             "each worker has a share of the weights, so training takes all samples, and is not validated"
         )
+    epoch_samples = len(dataset) - (recipe.validation.num_samples if validator else 0)
     trainer = Trainer(
         engine,
         recipe,
         folder=folder / "checkpoints",
-        epoch_samples=len(dataset) - (recipe.validation.num_samples if validator else 0),
+        epoch_samples=epoch_samples,
         block=getattr(dataset, "block", 1),
         parameters=_parameters(engine),
         told_to_stop=supervision.told_to_stop,
@@ -153,7 +155,14 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
         copies=copies,
         end_by=supervision.end_by,
-        schedule=own_schedule(workload) if recipe.rate.schedule == "own" else None,
+        schedule=own_schedule(
+            workload,
+            model=engine.model,
+            num_updates=math.ceil(recipe.num_samples / recipe.batch_size),
+            num_epochs=recipe.num_samples / (epoch_samples - recipe.first_sample),
+        )
+        if recipe.rate.schedule == "own"
+        else None,
         average=average,
         validator=validator,
     )
@@ -197,6 +206,7 @@ def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tu
         from daybreak.training.estimator_engine import EstimatorEngine
 
         return EstimatorEngine(workload, dataset, seed=recipe.seed, alive=alive), dataset
+    clipping = clipping_of(workload, recipe.clipping, threads=recipe.threads)
     engine = _engine_class(recipe, alive)(
         workload,
         dataset,
@@ -214,7 +224,7 @@ def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tu
         if recipe.tuning.in_memory
         else None,
         follow_memory=recipe.follow_memory,
-        clipping=recipe.clipping if recipe.clipping != Clipping() else None,
+        clipping=clipping if clipping != Clipping() else None,
     )
     return engine, dataset
 

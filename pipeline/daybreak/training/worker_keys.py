@@ -1,8 +1,9 @@
 """Checks params.yaml for what a class does not allow its workers: to be several, or to agree now and then."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from daybreak.contract.errors import ParamsError
+from daybreak.training.recipe import Clipping
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from daybreak.contract.sections import TrainParams
@@ -28,3 +29,20 @@ def expect_allowed(train: "TrainParams", *, whole: bool, one_worker: bool) -> No
             f"a class with state_dict or whole_batch trains with one worker, and train.num_workers is "
             f"{train.num_workers}; set that to 1, or write encode and batch_loss in place of whole_batch"
         )
+
+
+def clipping_of(workload: Any, asked: Clipping, *, threads: Literal["fixed", "auto"]) -> Clipping:
+    """Returns the limits of a gradient: those that params.yaml asks for, else those of the class.
+
+    Raises ParamsError for those of a class that asynchronous workers, which divide batches, do not have.
+    """
+    if asked != Clipping():
+        return asked
+    norm, value = (getattr(workload, name, 0.0) for name in ("clip_norm", "clip_value"))
+    own = Clipping(norm=norm, value=value)
+    if own != Clipping() and threads == "auto":
+        raise ParamsError(
+            f"{type(workload).__name__} clips gradients, and train.threads: auto divides batches itself; "
+            f"leave that key at its default"
+        )
+    return own

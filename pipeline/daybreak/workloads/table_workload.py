@@ -114,7 +114,7 @@ class TableWorkload:
                 f"the loss of {type(self).__name__} is over a batch, and a score is of a sample alone; name "
                 f"metrics in the class"
             )
-        losses: Any = loss_of(self, progress=_AtTheEnd(done=1.0))(model, batch)
+        losses: Any = loss_of(self, progress=AtTheEnd(done=1.0))(model, batch)
         if not isinstance(losses, Tensor):
             raise ParamsError(
                 f"{type(self).__name__}.loss returns a loss for each optimizer, of which no score can be "
@@ -123,7 +123,7 @@ class TableWorkload:
         return -losses
 
 
-class _AtTheEnd(TrainingProgress):
+class AtTheEnd(TrainingProgress):
     """The progress for a score, which knows no more than that a run is done, and not how long it was."""
 
     def __getattribute__(self, name: str) -> Any:

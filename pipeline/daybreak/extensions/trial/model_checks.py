@@ -42,6 +42,7 @@ from daybreak.registry.weights import batch_of, load_model
 from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.estimator_keys import expect_applicable
+from daybreak.training.recipe import Clipping
 from daybreak.training.tuning import (
     Tuner,
     check_model,
@@ -56,11 +57,12 @@ from daybreak.training.tuning import (
     wants_whole,
 )
 from daybreak.training.turns import by_sample
-from daybreak.training.worker_keys import expect_allowed
+from daybreak.training.worker_keys import clipping_of, expect_allowed
 from daybreak.workloads.served_rows import predictions
 
 MOST_SAMPLES = 256  # of the batch
 SHOWN = 5  # files that travel nowhere
+TRIED_UPDATES = 100  # of the run that a schedule is asked for
 
 
 class ModelChecks:
@@ -173,15 +175,11 @@ class ModelChecks:
         for optimizer in optimizers.values():
             check_optimizer(optimizer)
         train = self._params.train
+        clipping_of(self.workload, Clipping(), threads=train.threads)
         if note := note_of_rate(optimizers.values(), train.rate):
             self._note(note)
-        if train.schedule == "own":
-            with self._method("schedule"):
-                factors = [own_schedule(self.workload)(number / 10) for number in range(11)]
-            rates = ", ".join(f"{factor * train.rate:.4g}" for factor in factors[::5])
-            self._say("schedule", f"at the beginning, halfway and at the end: {rates}")
-        elif hasattr(self.workload, "schedule"):
-            self._note(f"schedule is not called, as train.schedule is {train.schedule}; set it to own")
+        if train.schedule == "own" or hasattr(self.workload, "schedule"):
+            self._try_schedule(model)
         before = leaves(batch, Tensor.clone)
         losses = self._loss(model, batch)
         self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")
@@ -211,9 +209,25 @@ class ModelChecks:
             )
         after = self._loss(trial.model, batch).mean()
         self._say("update", f"mean loss {after:.4g}; the same when repeated, restarted and divided")
+        if hasattr(trial.workload, "not_kept"):
+            trial.notes += trial.workload.not_kept(trial.model)
         for sentence in trial.notes:
             self._note(sentence)
         return trial
+
+    def _try_schedule(self, model: nn.Module) -> None:
+        """Asks the class for the rates of a run, and notes that they are not taken where that is so."""
+        train = self._params.train
+        with self._method("schedule"):
+            own = own_schedule(
+                self.workload, model=model, num_updates=TRIED_UPDATES, num_epochs=max(1.0, train.epochs)
+            )
+            factors = [own(number / 10) for number in range(11)]
+        if train.schedule == "own":
+            rates = ", ".join(f"{factor * train.rate:.4g}" for factor in factors[::5])
+            self._say("schedule", f"at the beginning, halfway and at the end: {rates}")
+        elif any(factor != 1 for factor in factors):
+            self._note(f"schedule is not called, as train.schedule is {train.schedule}; set it to own")
 
     def _new_workload(self) -> Any:
         """Returns the workload as a process that trains has it."""

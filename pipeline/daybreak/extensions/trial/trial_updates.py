@@ -7,6 +7,7 @@ seed bit for bit. Each is tried on a batch; what does not hold is one sentence t
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ GENTLE = 0.1  # of the rate: training warms up to it
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 FEW = 2  # samples alone, where the others of a batch matter most
 CLOSE = 1e-3  # of a value and of the mean of all, where sums may be taken in another order
+ROUNDED = 1e-5  # of a sum, where the same values are added in the same order
 NUMBERS = (bool, int, float)
 PLAIN = (*NUMBERS, str, list, tuple, dict, set, Tensor)  # values that a module may keep as attributes
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # attributes that each module has
@@ -315,6 +317,9 @@ def _check_independent(trial: TrialModel, batch: Batch, size: int) -> None:
     num = FEW
     if len(halves(batch, size)) < 2 or size <= num or is_undivided(trial.workload):
         return
+    if getattr(trial.workload, "loss_is_mean", False):
+        _check_additive(trial, batch, size)
+        return
     what = "encode" if is_encoded(trial.workload) else "loss"
     if is_encoded(trial.workload):
         _expect_same_loss(trial, batch)
@@ -346,6 +351,41 @@ def _check_independent(trial: TrialModel, batch: Batch, size: int) -> None:
             f"objective",
             "compute it from that sample alone, or set whole_batch = True, or write encode and batch_loss",
         )
+    model.load_state_dict(state)
+    model.eval()
+
+
+def _check_additive(trial: TrialModel, batch: Batch, size: int) -> None:
+    """Raises ParamsError where the loss of a pass is no mean of losses that are each of one sample.
+
+    Of such a mean, two passes have the same sum when they exchange their halves. What is drawn at random is
+    drawn by place, and so the same in each.
+    """
+    middle, places = size // 2, torch.arange(size)
+    first, second = places[:middle], places[middle:]
+    one, another = torch.zeros_like(first), torch.full_like(second, middle)  # copies of one sample
+    model = trial.model
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for mode in ("eval", "train"):
+        model.train(mode == "train")
+        for module in model.modules():
+            module.training &= not isinstance(module, NORMS)
+        losses = [
+            _losses(trial, leaves(batch, partial(torch.index_select, dim=0, index=torch.cat(parts))), state)
+            for parts in ((first, second), (one, another), (first, another), (one, second))
+        ]
+        means = [each.mean() for each in losses]
+        together, exchanged = means[0] + means[1], means[2] + means[3]
+        if not torch.isclose(together, exchanged, rtol=ROUNDED, atol=0):
+            raise _wrong(
+                trial,
+                "loss",
+                f"of a pass is no mean over its samples: two passes have losses of {together:.4g} together, "
+                f"and of {exchanged:.4g} once they exchange halves, so that passes of another size train "
+                f"another objective",
+                "have the model return a mean of losses that are each of one sample, write a loss that "
+                "returns one a sample, or set whole_batch = True",
+            )
     model.load_state_dict(state)
     model.eval()
 

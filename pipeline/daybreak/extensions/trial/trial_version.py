@@ -63,7 +63,9 @@ class OpenedFiles:
     def stray(self, *, home: Path, folder: Path) -> list[Path]:
         """Returns those that travel nowhere: neither Python's nor of what was copied to a folder."""
         frame = Path(__file__).parents[3]
-        places = (sys.prefix, sys.base_prefix, *OF_THE_SYSTEM, tempfile.gettempdir(), frame)
+        places: list[str | Path] = [sys.prefix, sys.base_prefix, *OF_THE_SYSTEM, tempfile.gettempdir(), frame]
+        if plots := sys.modules.get("matplotlib"):  # whose list of fonts libraries read as they are imported
+            places.append(plots.get_cachedir())
         known = [Path(place).resolve() for place in places]
         stray = []
         for path in sorted({Path(opened).resolve() for opened in self._paths}):
