@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from xml.etree import ElementTree
 
 from benchmarks.frame import QUICK, ROOT, Target, finish, table
+from tests.security.test_escapes import WAYS
 
 After = Literal["code", "secret", "verdict", "night"]
 SLOW = (
@@ -580,6 +581,29 @@ ATTACKS = [
         "code",
         "there is none but notify.command",
         f"{PARAMS}nothing_of_ours_unpickles_evaluates_text_or_builds_a_command_of_the_shell",
+    ),
+    # By the code of a version, which runs for as long as it serves.
+    *(
+        Attack(
+            f"code of a version: {way}",
+            "code",
+            "namespaces, Landlock, a filter of system calls",
+            f"tests/security/test_escapes.py::test_no_way_leads_out_of_the_process_of_a_version[{way}]",
+        )
+        for way in WAYS
+    ),
+    Attack(
+        "code of a version leaves a process behind",
+        "code",
+        "its namespace ends with it",
+        "tests/security/test_escapes.py::test_nothing_that_a_version_started_lives_on",
+    ),
+    Attack(
+        "a confined process asks for a stage",
+        "secret",
+        "a warm parent serves its like alone",
+        "tests/test_warm_parent.py::"
+        "test_a_process_that_may_gain_no_privileges_has_no_command_run_by_the_parent",
     ),
 ]
 COUNTS: dict[After, str] = {

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from daybreak import warm_parent
+from daybreak.registry import confined
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +133,18 @@ def test_a_library_that_cannot_be_imported_is_left_to_the_command(
     parent: psutil.Process, folder: Path
 ) -> None:
     assert warm_parent.run(["gate", "0"], folder=folder, libraries=["no_such_library"]).status == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing confines a process here")
+def test_a_process_that_may_gain_no_privileges_has_no_command_run_by_the_parent(
+    parent: psutil.Process, folder: Path
+) -> None:
+    """A version's code is barred so, and its command is left to itself."""
+    before = f"import ctypes; ctypes.CDLL(None).prctl({confined.NO_NEW_PRIVILEGES}, 1, 0, 0, 0)\n"
+    for name, barred, has in (("gate", before, False), ("close", "", True)):
+        with ask(folder, name, "0", before=barred) as asked:
+            assert asked.wait(300) == 0
+        assert (said(folder, name)["monitor"] == asked.pid, said(folder, name)["has"]) == (not has, has)
 
 
 def test_where_the_parent_was_killed_a_command_runs_alone(parent: psutil.Process, folder: Path) -> None:

@@ -26,6 +26,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,7 @@ ASKED = "DAYBREAK_STAGE_WAS_ASKED_FOR"  # environment variable of a stage that `
 GRACE_S = 10.0  # for a stage to end by itself after Ctrl-C, or when its caller is gone
 IDLE_S = 900.0  # without a stage, after which the parent ends by itself
 TICK_S = 2.0
+KEPT_FROM = ("NoNewPrivs:", "Seccomp:", "Seccomp_filters:")  # lines of /proc/PID/status
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
@@ -179,7 +181,7 @@ def _serve(listening: socket.socket, note: Path) -> dict[str, Any] | None:
             if ready:
                 connection, _ = listening.accept()
                 with connection:
-                    request, files = _read(connection)
+                    request, files = _read(connection) if _is_one_of_us(connection) else ({}, [])
                     if request:
                         _import(request["libraries"])
                     if request and os.fork() == 0:
@@ -197,6 +199,27 @@ def _serve(listening: socket.socket, note: Path) -> dict[str, Any] | None:
             if _says(note, address):
                 note.unlink()
     return None
+
+
+def _is_one_of_us(connection: socket.socket) -> bool:
+    """Returns whether a process of this user connects that has what this one has.
+
+    The code of a version runs as the same user, in namespaces of its own or barred from new privileges
+    (registry/confined.py). It could ask for a stage here, which would have neither.
+    """
+    if sys.platform != "linux":
+        return True  # where nothing confines
+    process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    with contextlib.suppress(OSError):
+        return user == os.getuid() and _place_of(process) == _place_of(os.getpid())
+    return False
+
+
+def _place_of(process: int) -> tuple[Path, list[str]]:
+    """Returns the user namespace of a process, and what the kernel keeps it from."""
+    facts = Path(f"/proc/{process}")
+    kept = [line for line in (facts / "status").read_text().splitlines() if line.startswith(KEPT_FROM)]
+    return (facts / "ns" / "user").readlink(), kept
 
 
 def _reaped(most: int) -> int:

@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+import threading
 import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from daybreak.contract import params, records
 from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import Champion, Evaluation, Night, Version
 from daybreak.contract.sections import ReleaseParams, SmokeTestParams
+from daybreak.contract.workload import ARRAYS
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_process import unhindered_s
 from daybreak.evaluation.smoke_test import judged, smoke_test
@@ -24,13 +27,40 @@ from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.minimal_records import promotion
 from tests.toy.nights import make_night
+from tests.toy.own.toy import SLOW
 from tests.toy.stages import judge_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
+SLOW_S = 4.0
 ASKED = SmokeTestParams(max_p99_s=60, max_start_s=300)
 PROMOTED = promotion(champion=1, challenger=2)
+
+
+@pytest.fixture
+def slow_once(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[[], Path]]:
+    """Makes the next process of a version wait for a file beside the arrays to go; it goes after seconds."""
+    over, watches = threading.Event(), []
+
+    def begin() -> Path:
+        file, printed = (ARRAYS / "slow").resolve(), []
+
+        def remove() -> None:
+            while SLOW not in "".join(printed) and not over.wait(0.05):
+                printed.extend(capfd.readouterr())
+            over.wait(SLOW_S)
+            file.unlink(missing_ok=True)
+
+        file.touch()
+        watches.append(threading.Thread(target=remove))
+        watches[0].start()
+        return file
+
+    yield begin
+    over.set()
+    for watch in watches:
+        watch.join()
 
 
 def named(checks: tuple[Check, ...]) -> dict[str, Check]:
@@ -144,11 +174,12 @@ def test_a_model_that_was_only_slow_here_may_be_approved_by_a_person() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_was_slow_once_is_tried_again(home: Path, release: Any) -> None:
+def test_a_model_that_was_slow_once_is_tried_again(
+    home: Path, release: Any, slow_once: Callable[[], Path]
+) -> None:
     release(0, 1.0)
     version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
-    once = Path(f"/dev/shm/toy-is-slow-once-{os.getpid()}")
-    once.touch()
+    once = slow_once()
     asked = SmokeTestParams(max_p99_s=0.25, max_start_s=300)
     assert [check for check in smoke_test(Home.here(), version, None, scores, asked) if not check.ok] == []
     assert not once.exists()
@@ -158,31 +189,26 @@ def test_a_model_that_was_slow_once_is_tried_again(home: Path, release: Any) -> 
 def test_a_version_that_prints_or_exits_early_is_judged_all_the_same(home: Path, release: Any) -> None:
     release(0, 1.0)
     version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
-    prints, exits = (Path(f"/dev/shm/toy-{what}-{os.getpid()}") for what in ("prints", "exits"))
-    try:
-        prints.touch()
-        assert [
-            check for check in smoke_test(Home.here(), version, None, scores, ASKED) if not check.ok
-        ] == []
-        exits.touch()
-        (check,) = smoke_test(Home.here(), version, None, scores, ASKED)
-    finally:
-        prints.unlink(missing_ok=True)
-        exits.unlink(missing_ok=True)
+    (ARRAYS / "prints").touch()
+    assert [check for check in smoke_test(Home.here(), version, None, scores, ASKED) if not check.ok] == []
+    (ARRAYS / "exits").touch()
+    (check,) = smoke_test(Home.here(), version, None, scores, ASKED)
     assert (check.name, check.ok) == ("loads", False)
     assert f"/{version.number} does not load: SystemExit: 0" in check.text
 
 
 @pytest.mark.slow
-def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(home: Path, release: Any) -> None:
+def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(
+    home: Path, release: Any, slow_once: Callable[[], Path]
+) -> None:
     release(0, 1.0)
     version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
-    Path(f"/dev/shm/toy-is-slow-once-{os.getpid()}").touch()  # it sleeps five seconds
+    slow_once()
     began = time.monotonic()
     (_, start, *_) = smoke_test(Home.here(), version, None, scores, ASKED)
     took_s = time.monotonic() - began
     assert start.name == "start"
-    assert float(start.text.removeprefix("ready after ").split()[0]) < took_s - 4
+    assert float(start.text.removeprefix("ready after ").split()[0]) < took_s - SLOW_S + 1
 
 
 @pytest.mark.slow

@@ -3,12 +3,13 @@
     python -P -m daybreak.registry.confined FOLDERS MODULE [WORD ...]
     python -I daybreak/registry/confined.py FOLDERS SCRIPT.py [WORD ...]
 
-The process gets no secrets from its starter (`carried_code.environment`). On Linux it then enters its own
-user and network namespaces: it reaches no network, and may read neither memory nor environment of other
-processes of the same user, where secrets are. Landlock keeps it from files: it may write to named folders
-only, and may not read where secrets lie: /run, /var, /tmp, hidden files of the user, and further named paths.
-Without namespaces, as in many containers, Landlock also keeps it from other processes and from TCP. The
-process gains no privileges, writes no core, takes no more memory than the machine has, ends with the thread
+The process gets no secrets from its starter (`carried_code.environment`). On Linux it then enters namespaces
+of its own: it reaches no network, sees no process but those that it starts, which end with it, and shares no
+memory. Landlock keeps it from files: it may write to named folders only, and may not read where secrets lie:
+/run, /var, /tmp, hidden files of the user, and further named paths. A filter of system calls
+(system_calls.py) keeps it from sockets of the host and from modes of files. Without namespaces, as in many
+containers, Landlock also keeps it from other processes and from TCP. The process has no privileges, writes no
+core, takes no more memory than the machine has, starts a bounded number of processes, ends with the thread
 that started it, and is killed first where memory is short. Measures that the platform does not permit are
 left out, and the log says so once. The file imports nothing of the pipeline, since the process is to import
 the version's own code.
@@ -20,7 +21,9 @@ import functools
 import json
 import logging
 import os
+import re
 import runpy
+import signal
 import struct
 import subprocess
 import sys
@@ -31,13 +34,19 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # linux/sched.h
+NEW_PROCESSES, NEW_MOUNTS, NEW_IPC = 0x20000000, 0x20000, 0x08000000
+NO_SET_USER, NO_DEVICES, NO_RUNNING = 2, 4, 8  # linux/mount.h
 DEATH_SIGNAL, DUMPABLE, NO_NEW_PRIVILEGES = 1, 4, 38  # linux/prctl.h
-SIGKILL = 9
+CAPSET = {"x86_64": 126, "aarch64": 91}
+CAPABILITIES = 0x20080522  # linux/capability.h: the version of the interface
 OUT_OF_MEMORY = 500  # added to the badness of the process, of 1000
+MAX_TASKS = max(1024, 16 * (os.cpu_count() or 1))  # processes and threads
+ENDING = signal.valid_signals() - {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+COUNTED_SINCE = (5, 14)  # of Linux, which counts a user's processes by user namespace from then on
 # linux/landlock.h; a version of the interface has all that those before it have.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 PATH_BENEATH = 1
-READ, LIST = 0b0101, 0b1000  # execute and read files; list folders, which says no more than names
+READ = 0b1101  # execute and read files, and list folders
 WRITE = 0b100_0000_0000_0010  # write and truncate files
 OF_FILES = 0b100_0000_0000_0111  # execute, write, read, truncate
 # All kinds of access to files by the version that brought them: 13, then renaming, then truncating.
@@ -108,36 +117,145 @@ def say_once() -> None:
 
 
 def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Iterable[str] = ()) -> str:
-    """Confines this process, which must have one thread; returns the gaps of the confinement, and why."""
+    """Confines this process, which must have one thread; returns the gaps of the confinement, and why.
+
+    With namespaces, it returns in a grandchild, and this process waits for that and ends as it does.
+    """
     if sys.platform != "linux":
         return f"the network, other processes and files of this user: {sys.platform} has no namespaces"
     import resource
 
     libc = ctypes.CDLL(None, use_errno=True)
-    user, group = os.getuid(), os.getgid()
-    alone = libc.unshare(NEW_USER | NEW_NETWORK) == 0
-    why = "" if alone else os.strerror(ctypes.get_errno())
-    try:
-        if alone:  # user and group have the same names as outside
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    except OSError as error:
-        why = str(error)
     libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    libc.prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)  # last, since a new user namespace forgets it
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(ValueError, OSError):  # a lower limit stands already
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OUT_OF_MEMORY))
+    _leave_the_terminal()
+    why = _separate(libc)
+    _drop_capabilities(libc)
     kept = _keep_from_files(libc, reads=reads, writes=writes, hides=hides)
     lacking = [] if kept else [f"files of this user: {os.strerror(ctypes.get_errno())}"]
-    if not alone:
-        others = "the network" if kept else "the network and other processes of this user"
-        lacking.append(f"{others}{', TCP aside' * (kept >= TCP_SINCE)}: {why}")
+    neighbour = runpy.run_path(str(Path(__file__).with_name("system_calls.py")))
+    if unfiltered := neighbour["restrict"](libc):
+        lacking.append(f"sockets of the host and modes of files: {unfiltered}")
+        if why:
+            lacking.append(f"the network{', TCP aside' * (kept >= TCP_SINCE)}")
+    if why:
+        others = "" if kept else "other processes of this user, and from "
+        lacking.append(f"{others}leaving processes and shared memory behind: {why}")
+    elif not _counted():
+        lacking.append(f"starting any number of processes: Linux {os.uname().release} does not count them")
     return " and from ".join(lacking)
+
+
+def _leave_the_terminal() -> None:
+    """Keeps a terminal for the log, of which this process reads nothing and which sends it no signals."""
+    for number in (1, 2):
+        if os.isatty(number):
+            writing = os.open(os.ttyname(number), os.O_WRONLY | os.O_NOCTTY)
+            os.dup2(writing, number)
+            os.close(writing)
+    with contextlib.suppress(PermissionError):  # it leads a group already
+        os.setsid()
+
+
+def _separate(libc: Any) -> str:
+    """Goes on in a process that has namespaces of its own; returns why it cannot.
+
+    The first process of a namespace takes no signal that it does not handle, so that it is not the one that
+    goes on: it waits, and its end is the end of all others there.
+    """
+    probe = os.fork()
+    if probe == 0:
+        os._exit(_unshare(libc) or _mount_processes(libc, in_child=True))
+    refused = os.waitstatus_to_exitcode(os.waitpid(probe, 0)[1])
+    if not refused:
+        refused = _unshare(libc)
+    libc.prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # after it, since a new user namespace forgets it
+    if refused:
+        return os.strerror(refused)
+    _go_on_in_a_child(libc)
+    _mount_processes(libc)
+    libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", NO_SET_USER | NO_DEVICES, b"size=25%,mode=1777")
+    with contextlib.suppress(OSError):  # since Linux 6.14, a number of the namespace
+        Path("/proc/sys/kernel/pid_max").write_text(str(MAX_TASKS))
+    _go_on_in_a_child(libc)
+    return ""
+
+
+def _unshare(libc: Any) -> int:
+    """Enters namespaces in which user and group have the same names; returns the error, or 0."""
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(NEW_USER | NEW_NETWORK | NEW_PROCESSES | NEW_MOUNTS | NEW_IPC):
+        return ctypes.get_errno()
+    try:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    except OSError as error:
+        return error.errno or 1
+    return 0
+
+
+def _mount_processes(libc: Any, *, in_child: bool = False) -> int:
+    """Mounts a /proc with the processes of this namespace; returns the error, 0 if there is none.
+
+    A container may forbid it. The one of outside would then have others under the numbers of these.
+    """
+    if in_child and (child := os.fork()):
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    done = libc.mount(b"proc", b"/proc", b"proc", NO_SET_USER | NO_DEVICES | NO_RUNNING, None)
+    error = ctypes.get_errno() if done else 0
+    if in_child:
+        os._exit(error)
+    return error
+
+
+def _go_on_in_a_child(libc: Any) -> None:
+    """Forks and returns in the child; this process waits for it, and ends as it does."""
+    child = os.fork()
+    if child == 0:
+        libc.prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        return
+    # Killed at once, the namespace might outlive whoever removes its files: this process ends after it.
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # that the other side sees when the child closes its socket
+    while (ended := os.wait())[0] != child:  # the first process of a namespace inherits orphans
+        pass
+    status = os.waitstatus_to_exitcode(ended[1])
+    if status < 0:
+        status = 128 - status  # as a shell says it; its own signals do not end the first of a namespace
+    if status - 128 in ENDING:
+        with contextlib.suppress(OSError):  # SIGKILL has no other handler
+            signal.signal(status - 128, signal.SIG_DFL)
+        os.kill(os.getpid(), status - 128)
+    os._exit(status)
+
+
+def _drop_capabilities(libc: Any) -> None:
+    """Gives up what root may do, also the root of a new user namespace."""
+    header, none = struct.pack("=Ii", CAPABILITIES, 0), bytes(24)
+    libc.syscall(CAPSET.get(os.uname().machine, -1), header, none)
+
+
+def _counted() -> bool:
+    """Whether the number of processes of this namespace is bounded; bounds it where a limit of a user does.
+
+    No such limit holds for root.
+    """
+    import resource
+
+    with contextlib.suppress(OSError):
+        if int(Path("/proc/sys/kernel/pid_max").read_text()) <= MAX_TASKS:
+            return True
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    if release < COUNTED_SINCE or os.getuid() == 0:
+        return False
+    resource.setrlimit(resource.RLIMIT_NPROC, (MAX_TASKS, MAX_TASKS))
+    return True
 
 
 def _keep_from_files(libc: Any, *, reads: Iterable[str], writes: Iterable[str], hides: Iterable[str]) -> int:
@@ -163,7 +281,6 @@ def _keep_from_files(libc: Any, *, reads: Iterable[str], writes: Iterable[str], 
             finally:
                 os.close(opened)
 
-    allow("/", LIST)
     for path in _shown(Path("/"), {Path(path).resolve() for path in (*SYSTEM_HIDES, *hides)}):
         allow(path, READ)
     libraries = (path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if path)

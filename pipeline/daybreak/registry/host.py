@@ -192,8 +192,12 @@ class CodeHost:
 def _end(
     process: "subprocess.Popen[bytes]", ours: socket.socket, scratch: "tempfile.TemporaryDirectory[str]"
 ) -> None:
-    process.kill()
-    process.wait()
+    process.terminate()  # with namespaces, it ends after all that it has started
+    try:
+        process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
     ours.close()
     scratch.cleanup()
 

@@ -1,0 +1,160 @@
+"""A filter of system calls for the process that it is installed in, and for all that this one starts.
+
+Landlock and namespaces leave ways out: a socket of the host is reached by its path, and so are services that
+take commands (a container engine, D-Bus, ssh-agent, a database that trusts its own users); modes, owners and
+times of files change without being written to; new interfaces of the kernel have had most of its faults.
+The filter is a program of classic BPF, which the kernel runs at each call (seccomp(2)). A refused call fails
+with EPERM. One that would change a mode, an owner or a time does nothing and says that it is done, since
+`shutil.copy` and much else sets modes which nobody needs. A call by another architecture's numbers (i386,
+x32) would mean something else, and ends the process. The numbers are of Linux
+(arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
+
+The file imports nothing of the pipeline (confined.py runs it).
+"""
+
+import ctypes
+import os
+import platform
+import struct
+from typing import Any
+
+SET_SECCOMP, FILTER = 22, 2  # linux/prctl.h, linux/seccomp.h
+ALLOW, REFUSE, END = 0x7FFF0000, 0x00050000, 0x80000000  # REFUSE carries the error in its lower bits
+EPERM, ENOSYS = 1, 38
+# struct seccomp_data: the call's number, the architecture, and the lower halves of its arguments
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, (16, 24)
+LOAD, AND, RETURN = 0x20, 0x54, 0x06  # linux/bpf_common.h: a word of the data, the constant
+IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT = 0x15, 0x35, 0x45
+X32 = 0x40000000  # the bit in a number that marks a call of x32
+STREAM, KIND_OF_SOCKET = 1, 0xF  # the kind is below the flags of a type
+NAMESPACES = 0x7E020080  # CLONE_NEW*: a new user namespace would give capabilities again
+TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into the terminal that the log is shown in
+
+Instruction = tuple[int, int, int, int]  # operation, steps if so, steps if not, constant
+
+# Per machine: AUDIT_ARCH_* (linux/audit.h), and in which column of NUMBERS its calls are.
+MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+# A number is -1 where the machine does not have the call.
+EXAMINED = {
+    "socketpair": (53, 199),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "ioctl": (16, 29),
+}
+# Modes, owners, times and attributes, which Landlock does not cover
+IGNORED = {
+    "chmod": (90, -1),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, -1),
+    "fchown": (93, 55),
+    "lchown": (94, -1),
+    "fchownat": (260, 54),
+    "utime": (132, -1),
+    "utimes": (235, -1),
+    "futimesat": (261, -1),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}
+REFUSED = {
+    "socket": (41, 198),
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    # other namespaces
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    # kernel interfaces that no model needs; io_uring would make the calls that are refused here
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "userfaultfd": (323, 282),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "open_by_handle_at": (304, 265),
+    "syslog": (103, 116),
+}
+
+
+def restrict(libc: Any) -> str:
+    """Installs the filter in this process, which must have one thread and gain no privileges.
+
+    `libc` is the C library, with its errors kept. Returns why it was not installed; "" if it was.
+    """
+    machine = platform.machine()
+    if machine not in MACHINES:
+        return f"no filter of system calls is known for {machine}"
+    filter_ = b"".join(struct.pack("=HBBI", *one) for one in program(machine))
+    held = ctypes.create_string_buffer(filter_, len(filter_))
+    described = struct.pack("@HP", len(filter_) // 8, ctypes.addressof(held))  # struct sock_fprog
+    if libc.prctl(SET_SECCOMP, FILTER, described, 0, 0):
+        return os.strerror(ctypes.get_errno())
+    return ""
+
+
+def program(machine: str) -> list[Instruction]:
+    """Returns the filter's instructions for a machine."""
+    architecture, column = MACHINES[machine]
+    refuse, ignore = _returns(REFUSE | EPERM), _returns(REFUSE)
+    examined = {name: numbers[column] for name, numbers in EXAMINED.items()}
+    always = [(numbers[column], ignore) for numbers in IGNORED.values()]
+    always += [(numbers[column], refuse) for numbers in REFUSED.values()]
+    return [
+        _load(ARCHITECTURE),
+        (IF_EQUAL, 1, 0, architecture),
+        _returns(END),
+        _load(NUMBER),
+        *([(IF_AT_LEAST, 0, 1, X32), _returns(END)] if machine == "x86_64" else ()),
+        # A stream pair stays what it is; a datagram socket of a pair can be connected to a path.
+        *_call(
+            examined["socketpair"],
+            [
+                _load(ARGUMENTS[1]),
+                (AND, 0, 0, KIND_OF_SOCKET),
+                *_any_of((STREAM,), _returns(ALLOW)),
+                refuse,
+            ],
+        ),
+        *_call(
+            examined["clone"],
+            [_load(ARGUMENTS[0]), (IF_ANY_BIT, 0, 1, NAMESPACES), refuse, _returns(ALLOW)],
+        ),
+        # Its flags are in memory, which no filter reads; the C library then uses clone.
+        *_call(examined["clone3"], [_returns(REFUSE | ENOSYS)]),
+        *_call(examined["ioctl"], [_load(ARGUMENTS[1]), *_any_of(TERMINAL_INPUT, refuse), _returns(ALLOW)]),
+        *(step for number, does in always if number >= 0 for step in _call(number, [does])),
+        _returns(ALLOW),
+    ]
+
+
+def _load(offset: int) -> Instruction:
+    return LOAD, 0, 0, offset
+
+
+def _returns(value: int) -> Instruction:
+    return RETURN, 0, 0, value
+
+
+def _call(number: int, then: list[Instruction]) -> list[Instruction]:
+    """Returns what is done at one call, which must end in a return; the others go on after it."""
+    return [(IF_EQUAL, 0, len(then), number), *then]
+
+
+def _any_of(values: tuple[int, ...], then: Instruction) -> list[Instruction]:
+    return [instruction for value in values for instruction in ((IF_EQUAL, 0, 1, value), then)]
