@@ -24,6 +24,7 @@ from daybreak.training.checkpoint_copies import CheckpointCopies
 from daybreak.training.recipe import Recipe
 from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sample_order import indices
+from daybreak.training.sampling import SampleOrder
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
 from tests.toy.own.card_payments import Payments
@@ -47,7 +48,7 @@ def submitted(night: Night) -> tuple[Recipe, Path]:
 def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes():
     night, backend = nights.night(seconds=-60), ScriptedBackend("running")
     recipe, path = submitted(night)
-    tally = SampleAudit(seed=recipe.seed, first_sample=0, num_samples=1000)
+    tally = SampleAudit(SampleOrder(seed=recipe.seed, num_samples=1000))
     tally.add(0, indices(seed=recipe.seed, num_samples=1000, start=0, stop=1320))
     for seen, name in ((1320, "right"), (1321, "wrong")):
         tally.settle(seen=seen, total=lambda own: own)

@@ -10,6 +10,7 @@ from daybreak.contract.record_parts import Tuning
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
 from daybreak.training.recipe import Averaging, Clipping, Recipe
+from daybreak.training.sampling import Sampling
 from daybreak.training.trainer import Trainer
 from daybreak.training.weight_average import WeightAverage
 from tests.fakes import AtOnce
@@ -31,9 +32,10 @@ class StoppableRun:
         averaging: Averaging | None = None,
     ) -> None:
         self.stop_after = math.inf
+        dataset = workload.dataset(folder, "train")
         self.engine = TorchEngine(
             workload,
-            workload.dataset(folder, "train"),
+            dataset,
             seed=7,
             micro_batch_size=micro_batch_size,
             tuning=tuning or Tuning(),
@@ -45,6 +47,7 @@ class StoppableRun:
             made,
             folder=folder / "checkpoints",
             epoch_samples=epoch_samples,
+            sampling=Sampling.of(dataset),
             told_to_stop=lambda: self.trainer.num_updates + 1 >= self.stop_after,
             report=lambda progress: None,
             executor=AtOnce(),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from daybreak.contract.errors import JobError
 from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sample_order import PART, indices, share
+from daybreak.training.sampling import SampleOrder, Sampling
 
 N = 97
 
@@ -20,8 +21,9 @@ class World:
 
     def __init__(self, *, num_samples: int, first_sample: int = 0, block: int = 1, seed: int = 5) -> None:
         self.seed, self.num_samples, self.first, self.block = seed, num_samples, first_sample, block
-        arguments = {"seed": seed, "first_sample": first_sample, "num_samples": num_samples, "block": block}
-        self.saved = json.dumps(SampleAudit(**arguments).save())
+        sampling = Sampling(block=block)
+        order = SampleOrder(seed=seed, num_samples=num_samples, first_sample=first_sample, sampling=sampling)
+        self.saved = json.dumps(SampleAudit(order).save())
         self.saved_at = 0
 
     def samples(self, positions: range) -> Any:
@@ -98,7 +100,7 @@ def test_the_sequence_of_one_two_four_three_one_is_proven():
 
 def settled(given: Any, *, at: int = 0, seen: int | None = None) -> SampleAudit:
     """The ledger of one worker that took a step on the samples `given`."""
-    tally = SampleAudit(seed=5, first_sample=0, num_samples=N, begin=at)
+    tally = SampleAudit(SampleOrder(seed=5, num_samples=N), begin=at)
     tally.add(at, given)
     tally.settle(seen=at + len(given) if seen is None else seen, total=lambda own: own)
     return tally
@@ -120,7 +122,7 @@ def test_one_sample_in_place_of_another_is_seen_in_whole_and_in_part(place, othe
 @pytest.mark.parametrize("harm", ["left out", "twice"])
 def test_a_sample_too_few_or_too_many_is_seen_and_told_with_its_numbers(harm):
     right = indices(seed=5, num_samples=N, start=0, stop=N)
-    tally = SampleAudit(seed=5, first_sample=0, num_samples=N)
+    tally = SampleAudit(SampleOrder(seed=5, num_samples=N))
     tally.add(0, right[:-1] if harm == "left out" else right)
     if harm == "twice":
         tally.add(3, right[3:4])
@@ -141,7 +143,7 @@ def test_an_order_that_forgets_a_sample_is_seen_though_it_was_followed():
 
 def test_the_sum_of_many_workers_does_not_overflow():
     tallies = [settled(indices(seed=5, num_samples=N, start=0, stop=N)) for _ in range(2)]
-    many = SampleAudit(seed=5, first_sample=0, num_samples=N)
+    many = SampleAudit(SampleOrder(seed=5, num_samples=N))
     many.settle(seen=N, total=lambda own: np.full_like(own, 2**32 - 1) * 1000)
     assert many.save()["totals"] == [[0, (2**32 - 1) * 1000, (1000 * (2**64 - 1)) % 2**64]]
     assert tallies[0].proven() == tallies[1].proven()
@@ -154,7 +156,7 @@ def test_a_batch_of_several_epochs_and_parts_is_taken_apart():
     assert [epoch.num_samples for epoch in (*whole, part)] == [N, N, N, 11]
     assert not part.whole
     assert len({epoch.digest for epoch in whole}) == 3
-    one = SampleAudit(seed=5, first_sample=0, num_samples=1)
+    one = SampleAudit(SampleOrder(seed=5, num_samples=1))
     one.add(0, np.zeros(3000, dtype=np.int64))
     one.settle(seen=3000, total=lambda own: own)
     assert len(one.proven()) == 3000
@@ -185,7 +187,7 @@ def test_the_samples_that_are_due_are_proven_in_part_and_from_any_position_on():
 
 def test_a_part_of_an_epoch_of_more_samples_than_are_hashed_together_is_proven():
     n = 2 * PART + 5
-    tally = SampleAudit(seed=5, first_sample=0, num_samples=n)
+    tally = SampleAudit(SampleOrder(seed=5, num_samples=n))
     tally.add(0, indices(seed=5, num_samples=n, start=0, stop=PART + 7))
     tally.settle(seen=PART + 7, total=lambda own: own)
     (epoch,) = tally.proven()
@@ -193,7 +195,7 @@ def test_a_part_of_an_epoch_of_more_samples_than_are_hashed_together_is_proven()
 
 
 def test_a_ledger_that_goes_on_after_a_checkpoint_counts_what_came_before_it_once():
-    tally = SampleAudit(seed=5, first_sample=0, num_samples=N)
+    tally = SampleAudit(SampleOrder(seed=5, num_samples=N))
     for start, stop in ((0, 40), (40, N)):
         tally.add(start, indices(seed=5, num_samples=N, start=start, stop=stop))
         tally.settle(seen=stop, total=lambda own: own)
@@ -209,7 +211,7 @@ def test_an_epoch_is_proven_once_and_a_checkpoint_says_which_are():
 
 
 def test_a_ledger_of_nothing_proves_nothing():
-    assert SampleAudit(seed=5, first_sample=0, num_samples=N).proven() == ()
+    assert SampleAudit(SampleOrder(seed=5, num_samples=N)).proven() == ()
 
 
 def test_what_is_wrong_in_a_part_is_told_with_the_number_that_was_due_in_it():

@@ -16,6 +16,7 @@ from daybreak.contract.errors import JobError
 from daybreak.contract.record_parts import Placement, Rental, Size, Tuning
 from daybreak.training import checkpoint, sample_order
 from daybreak.training.recipe import Progress, Recipe
+from daybreak.training.sampling import Sampling
 from daybreak.training.trainer import RunOutcome, Trainer
 from tests.fakes import AtOnce, CountingEngine
 from tests.training.recipes import NEVER, recipe
@@ -40,7 +41,7 @@ class Run:
             made,
             folder=folder,
             epoch_samples=epoch_samples,
-            block=block,
+            sampling=Sampling(block=block),
             told_to_stop=lambda: len(engine.rates) + 1 >= stop_after,
             report=self.heartbeats.append,
             clock=engine.clock,

@@ -333,7 +333,7 @@ class SpotOutlook(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch(Record):
-    """An epoch of which the sample audit proves that each sample came exactly once."""
+    """An epoch of which the sample audit proves that each sample came as often as it was due."""
 
     num_samples: int
     whole: bool  # or the part that was trained on

@@ -346,6 +346,9 @@ class TrainParams(Section):
     """Passes over the samples in a cold start; with `EstimatorWorkload`, the number of trees."""
     batch_size: int = Field(64, ge=1)
     """Samples of an update, over all workers. `rate` belongs to it."""
+    batch_by: Literal["samples", "tokens"] = "samples"
+    """What batches have alike: `samples`, or `tokens` of a data set with `lengths`, as many as `batch_size`
+    samples have on average."""
     num_workers: int = Field(1, ge=1)
     """Training processes on the local machine; more than it has GPUs share them. The catalog says how
     many a rented machine runs."""
@@ -453,6 +456,10 @@ class TrainParams(Section):
         if self.threads == "auto" and any(whole.values()):
             key = next(key for key, is_set in whole.items() if is_set).partition(":")[0]
             raise ValueError(f"threads: auto divides batches itself; leave {key} at its default")
+        if self.batch_by == "tokens" and self.batch_growth != "none":
+            raise ValueError(
+                "batch_by: tokens sets the samples of each batch, and batch_growth too; leave one"
+            )
         if self.patience and not self.validation:
             raise ValueError(
                 f"patience: {self.patience} counts validations; set validation: 0.1 to have some"

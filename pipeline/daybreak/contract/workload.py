@@ -105,6 +105,10 @@ class Workload(Protocol):
         metric_slices: dict[str, str]                   metrics that are the mean of a slice, and which slice
         baselines(folder) -> dict[str, Tensor]          scores of simple rules on the test split, [n]
 
+    One of a table may weigh its samples, by which they are drawn, where `column(name)` is an array of all:
+
+        weights(column) -> NDArray                      shape [n], from 0 on
+
     It may say at each update which parameters are trained, by their `requires_grad`; others stay as they are:
 
         trainable(model, progress) -> None
@@ -154,9 +158,11 @@ class Workload(Protocol):
     A dataset may have `__getitems__(indices) -> batch`, which is then called instead of `__getitem__` and
     torch's default collation; indices are a list, a range or an int64 array. It may have `block`: that many
     neighbours are then trained on near each other, since they are read together
-    (daybreak/training/sample_order.py). It may have `days`, the number of samples of each day in order
-    (`{"2025-01-31": 4000}`), where a sample is made of nothing but its day's rows: what is parsed once is
-    then kept over the nights (daybreak/training/column_files.py).
+    (daybreak/training/sample_order.py). It may have `weights`, by which samples are drawn, and `lengths`, by
+    which those of a batch are alike, both arrays of shape [n] (daybreak/training/sampling.py); and
+    `collate(samples) -> batch`, in place of torch's default collation. It may have `days`, the number of
+    samples of each day in order (`{"2025-01-31": 4000}`), where a sample is made of nothing but its day's
+    rows: what is parsed once is then kept over the nights (daybreak/training/column_files.py).
     """
 
     @property
@@ -238,6 +244,13 @@ def is_undivided(workload: Any) -> bool:
 def loss_of(workload: Any, *, progress: TrainingProgress) -> "Callable[[nn.Module, Batch], Tensor]":
     """Returns the loss of a workload at a progress, for which its method need not ask."""
     return partial(workload.loss, progress=progress) if asks_progress(workload) else workload.loss
+
+
+def collated(dataset: Any, samples: list[Any]) -> Batch:
+    """Returns the batch of samples that were read one by one, by `collate` of the data set if it has that."""
+    from torch.utils.data import default_collate
+
+    return dataset.collate(samples) if hasattr(dataset, "collate") else default_collate(samples)
 
 
 def schedule_asks_model(workload: Any) -> bool:

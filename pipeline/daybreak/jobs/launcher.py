@@ -271,6 +271,7 @@ def recipe_of(
         first_sample=tonight.first_sample,
         num_samples=plan.num_samples,
         batch_size=plan.batch_size,
+        batch_by=train.batch_by,
         micro_batch_size=plan.micro_batch_size,
         tuning=replace(plan.tuning, precision="float16") if train.precision == "float16" else plan.tuning,
         batching=_batching(train.batching, num_machines=plan.rental.num_machines),

@@ -21,10 +21,10 @@ import torch
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.sections import TrainParams
 from daybreak.contract.workload import Workload
-from daybreak.training import sample_order
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.sample_order import Indices
+from daybreak.training.sampling import SampleOrder, Sampling
 
 BLOCK_S = 0.02  # at least, so that clocks and wake-ups are negligible
 PAIRS = (5, 13)  # at least and at most
@@ -138,13 +138,13 @@ class Trials:
     def _samples(self, number: int) -> Indices:
         """Returns the next samples in the order of training."""
         start, self._position = self._position, self._position + number
-        return sample_order.indices(
+        order = SampleOrder(
             seed=self._training.seed,
             num_samples=len(self._dataset),
-            start=start,
-            stop=self._position,
-            block=getattr(self._dataset, "block", 1),
+            sampling=Sampling.of(self._dataset),
+            batch_size=self._training.batch_size,
         )
+        return order.samples(start, self._position)
 
     def _timed(self, variant: Variant, workload: Workload) -> "_TimedVariant":
         engine = TorchEngine(

@@ -23,8 +23,8 @@ from daybreak.contract.workload import ARRAYS, Workload, make_model
 from daybreak.machines import this_machine
 from daybreak.profiling import line_fit
 from daybreak.storage.home import Home
-from daybreak.training import sample_order
 from daybreak.training.sample_audit import SampleAudit
+from daybreak.training.sampling import SampleOrder
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the samples, timed in this order while the limit allows
 LEAST_SAMPLES = 500
@@ -146,8 +146,9 @@ def _spread(num_samples: int, size: int, *, labels: NDArray[Any] | None) -> NDAr
 def _around_s(num_samples: int, *, seed: int) -> float:
     """Returns the seconds that the loop takes around a tree: the order of all samples, and its audit."""
     start = time.perf_counter()
-    audit = SampleAudit(seed=seed, first_sample=0, num_samples=num_samples)
-    audit.add(0, sample_order.indices(seed=seed, num_samples=num_samples, start=0, stop=num_samples))
+    order = SampleOrder(seed=seed, num_samples=num_samples)
+    audit = SampleAudit(order)
+    audit.add(0, order.samples(0, num_samples))
     audit.settle(seen=num_samples, total=lambda sums: sums)
     audit.prove()
     return time.perf_counter() - start

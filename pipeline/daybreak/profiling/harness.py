@@ -24,8 +24,9 @@ from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress, is_over_batch
 from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own
-from daybreak.training import noise, sample_order
+from daybreak.training import noise
 from daybreak.training.sample_order import Indices
+from daybreak.training.sampling import SampleOrder, Sampling
 from daybreak.training.tuning import (
     ShardedOptimizer,
     Tuner,
@@ -65,7 +66,7 @@ class Harness:
                 f"{self.name} has 0 samples in its training split; look at the rows in data/run/report.json "
                 f"and at prepare.window_days"
             )
-        self._seed, self._block, self._position = seed, getattr(self.data, "block", 1), 0
+        self._seed, self._position, self._sampling = seed, 0, Sampling.of(self.data)
         torch.manual_seed(seed)
 
     def build(self, tuning: Tuning | None = None, *, num_workers: int = 1) -> None:
@@ -183,13 +184,10 @@ class Harness:
         """Returns the next samples in the order of training, which affects how fast they load."""
         start = self._position
         self._position += size
-        return sample_order.indices(
-            seed=self._seed,
-            num_samples=self.num_samples,
-            start=start,
-            stop=start + size,
-            block=self._block,
+        order = SampleOrder(
+            seed=self._seed, num_samples=self.num_samples, sampling=self._sampling, batch_size=size
         )
+        return order.samples(start, start + size)
 
     def loss(self, batch: Batch, size: int) -> Losses:
         """Returns the loss of each sample, shape [size], or of each that steps by the names of optimizers.

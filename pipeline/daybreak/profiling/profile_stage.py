@@ -30,7 +30,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Record, Rental
 from daybreak.contract.record_types import Dataset, Night, Profile
 from daybreak.contract.sections import ProfileParams, TrainParams, WorkloadPlug
-from daybreak.contract.workload import ARRAYS, Batch, Workload
+from daybreak.contract.workload import ARRAYS, Batch, Workload, collated
 from daybreak.machines import contention, this_machine
 from daybreak.machines.this_machine import KEPT_DISTURBED
 from daybreak.profiling import profiler, short_job
@@ -162,14 +162,12 @@ def _batch(workload: Workload) -> Any:
 
     It returns None also where the data set fails: measuring then reports the error.
     """
-    from torch.utils.data import default_collate
-
     try:
         data: Any = workload.dataset(ARRAYS, "train")
         if len(data) < 2:
             return None
         whole = getattr(data, "__getitems__", None)
-        return _structure(whole([0, 1]) if whole else default_collate([data[0], data[1]]))
+        return _structure(whole([0, 1]) if whole else collated(data, [data[0], data[1]]))
     except Exception as error:
         log.debug("no batch to identify the profile by", exc_info=error)
         return None

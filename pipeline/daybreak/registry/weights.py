@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak import hooks
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.workload import Workload, make_model, read_state
+from daybreak.contract.workload import Workload, collated, make_model, read_state
 from daybreak.data.partitions import part_of, partitions
 from daybreak.workloads.served_rows import ServedRows
 
@@ -83,11 +83,9 @@ def load_rows(workload: Workload, artifacts: Path, *, model: Path | None = None)
 
 def batch_of(samples: Any, indices: Sequence[int]) -> Any:
     """Returns the samples at these indices as one batch."""
-    from torch.utils.data import default_collate
-
     if hasattr(samples, "__getitems__"):
         return samples.__getitems__(indices)
-    return default_collate([samples[i] for i in indices])
+    return collated(samples, [samples[i] for i in indices])
 
 
 def placed(batch: Any, model: "nn.Module") -> Any:

@@ -15,7 +15,7 @@ it grows by the gain of each update. Progress is the share of tau that is done, 
 samples seen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import inf
 from typing import Any
@@ -63,12 +63,14 @@ class BatchSchedule:
         rule: Rule,
         sizes: Sequence[Size] = (),
         least: int = 1,
+        batch_at: Callable[[int], int] | None = None,
     ) -> None:
         """`sizes` are those to choose among on this machine; none: the size stays.
 
+        `batch_at` has the size of each batch, by its position, where `batch_size` is their mean.
         Where fewer than `least` samples would remain for the last batch, the one before takes them too.
         """
-        self._least = least
+        self._least, self._batch_at = least, batch_at
         self._base_size, self._num_samples, self._rule = base_size, num_samples, rule
         self._iterations = base_samples / base_size  # scale-invariant iterations of the whole training
         self._offered = sizes
@@ -89,6 +91,8 @@ class BatchSchedule:
     def batch_size(self, position: int) -> int:
         """Returns the number of samples in the batch at a position."""
         size, left = self.size(position), self._num_samples - position
+        if self._batch_at and left > 0:
+            size = self._batch_at(position)
         return left if left < size + self._least else size
 
     @property

@@ -36,6 +36,7 @@ from daybreak.training.own_state import keeps_state, load_own_state, pack_own_st
 from daybreak.training.process_group import WorkerGroup
 from daybreak.training.recipe import Clipping
 from daybreak.training.sample_order import Indices
+from daybreak.training.sampling import Sampling
 from daybreak.training.timers import StepTimer
 from daybreak.training.tuning import (
     Tuner,
@@ -167,6 +168,7 @@ class TorchEngine:
             micro_batch_size,
             least=self.least_share,
             is_undivided=is_undivided(workload),
+            lengths=Sampling.of(dataset).lengths,
             guard=None
             if is_undivided(workload)
             else new_guard(self.model, device=self.device, tuning=tuning, follow_memory=follow_memory),

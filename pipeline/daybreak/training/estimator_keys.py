@@ -17,6 +17,7 @@ OF_NETWORKS = (
     "sync_every",
     "rate",
     "scaling",
+    "batch_by",
     "batch_growth",
     "warmup",
     "decay",

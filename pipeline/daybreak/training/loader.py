@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
-from daybreak.contract.workload import Batch
+from daybreak.contract.workload import Batch, collated
 from daybreak.training.sample_order import Indices
 from daybreak.training.termination import die_with_parent
 from daybreak.training.tuning import tensors
@@ -168,7 +168,7 @@ def draws(dataset: Any, samples: Indices) -> bool:
 def _read(dataset: Any, part: Indices) -> Batch:
     if not by_sample(dataset):
         return dataset.__getitems__(part)
-    return default_collate([dataset[sample] for sample in part.tolist()])
+    return collated(dataset, [dataset[sample] for sample in part.tolist()])
 
 
 def _read_seeded(dataset: Any, part: Indices, seed: int, epoch: int) -> Batch:
@@ -176,7 +176,7 @@ def _read_seeded(dataset: Any, part: Indices, seed: int, epoch: int) -> Batch:
     for sample in part.tolist():
         seed_generators(seed, epoch, sample)
         samples.append(dataset[sample])
-    return default_collate(samples)
+    return collated(dataset, samples)
 
 
 def seed_generators(seed: int, epoch: int, sample: int) -> None:

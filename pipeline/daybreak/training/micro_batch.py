@@ -79,15 +79,18 @@ class MicroBatches:
         *,
         least: int = 1,
         is_undivided: bool = False,
+        lengths: Indices | None = None,
         guard: Guard | None = None,
         on_shrink: Callable[[int], None],
     ) -> None:
         """Begins with passes of `size` samples, or of a whole share where a batch `is_undivided`.
 
-        `least` samples are in each pass of a share that has as many: 2 for BatchNorm. `on_shrink` is called
-        with the size of passes that were halved.
+        Where samples have `lengths`, a pass has more of them, as many as take no more memory, padded to the
+        longest in the pass, than `size` of the longest of all. `least` samples are in each pass of a share
+        that has as many: 2 for BatchNorm. `on_shrink` is called with the size of passes that were halved.
         """
         self._is_undivided = is_undivided
+        self._lengths, self._longest = lengths, 0 if lengths is None else int(lengths.max())
         self.size = self._recipe_size = size
         self.guard = guard
         self._least, self._on_shrink = least, on_shrink
@@ -98,6 +101,10 @@ class MicroBatches:
         """Returns the samples of each pass over a share."""
         if self._is_undivided:
             return [indices]
+        if self._lengths is not None and len(indices):
+            padded = len(indices) * int(self._lengths[indices].max())
+            number = -(-padded // (self.size * self._longest))
+            return np.array_split(indices, max(1, min(number, len(indices) // self._least)))
         if self._least > 1 and 1 < self.size < len(indices):  # statistics over passes of about one size
             number = min(-(-len(indices) // self.size), len(indices) // self._least)
             return np.array_split(indices, number)

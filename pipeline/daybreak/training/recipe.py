@@ -26,7 +26,7 @@ CHAMPION = Path("data/champion")
 FACTS = CHAMPION / "model.json"
 # Parts of a checkpoint; the first that it has is the model: the best by validation, then the average.
 BEST, AVERAGE, NEWEST = "best", "average", "model"
-FORM = 2  # of checkpoints: raise it where those of before can no longer be read, so that a job begins anew
+FORM = 3  # of checkpoints: raise it where those of before can no longer be read, so that a job begins anew
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
 MOVING = "moving"  # touched where a heartbeat finds no space on the disk, and while no update is taken
 
@@ -241,6 +241,7 @@ class Recipe(Record):
     seed: int
     num_samples: int  # to train on, all epochs together
     batch_size: int  # global
+    batch_by: Literal["samples", "tokens"] = "samples"  # tokens: it is the mean of batches of as many tokens
     micro_batch_size: int  # per device and pass
     rate: LearningRate
     saves: SaveTimes
@@ -305,6 +306,7 @@ class Recipe(Record):
             self.sync.every,
             bool(self.sizes),
             self.source_digest,
+            *([self.batch_by] if self.batch_by != "samples" else []),
             *([self.split] if self.split != "train" else []),
             *([self.rate.schedule] if self.rate.schedule != "stable" else []),
             *([asdict(self.clipping)] if self.clipping != Clipping() else []),

@@ -1,4 +1,6 @@
-"""Audits that each sample was trained on exactly once per epoch, by a digest per epoch.
+"""Audits that each sample was trained on as often as it is due in an epoch, by a digest per epoch.
+
+Without weights that is once, and with them as often as these say (sampling.py).
 
 For each epoch, each worker counts the samples that it passed to a step and adds up a keyed hash of each,
 modulo 2^64. The sums of all workers are added at each checkpoint and saved in it, so lost work is not
@@ -19,7 +21,8 @@ from numpy.typing import NDArray
 
 from daybreak.contract.errors import JobError
 from daybreak.contract.record_parts import Epoch
-from daybreak.training.sample_order import MASK, PART, Indices, indices, keys, mixed
+from daybreak.training.sample_order import MASK, PART, Indices, keys, mixed
+from daybreak.training.sampling import SampleOrder, Sampling
 
 DOMAIN = 0x6C6564676572  # separates these keys from those of the order
 LOW = (1 << 32) - 1
@@ -29,36 +32,42 @@ Sums = NDArray[np.int64]  # shape [epochs, 3]: samples, low and high half of the
 class SampleAudit:
     """The audit of one worker, with the totals of all workers up to the last checkpoint."""
 
-    def __init__(
-        self, *, seed: int, first_sample: int, num_samples: int, block: int = 1, begin: int = 0
-    ) -> None:
-        self._order = {"seed": seed, "first_sample": first_sample, "num_samples": num_samples, "block": block}
-        self._seed, self._first, self._num_samples, self._block = seed, first_sample, num_samples, block
+    def __init__(self, order: SampleOrder, *, begin: int = 0) -> None:
+        self._order, self._num_samples = order, order.num_samples
         self._begin = begin  # position where the audit starts
         self._totals: dict[int, tuple[int, int]] = {}  # of all workers: samples and digest by epoch
         self._settled = begin  # position up to which the totals go
-        self._proven = begin // num_samples  # epochs before this one are proven
+        self._proven = begin // order.num_samples  # epochs before this one are proven
+        self._checked = begin  # position up to which all samples are proven
         self._own: dict[int, tuple[int, int]] = {}  # of this worker, since the last checkpoint
         self._waiting: list[Indices] = []  # hashed together, since a call of numpy costs as much as 1,000
         self._epoch, self._num_waiting = 0, 0
 
     @classmethod
-    def load(cls, state: dict[str, Any]) -> "SampleAudit":
-        """Restores an audit that `save` returned, the same on all workers."""
-        audit = cls(**state["told"], begin=state["begin"])
+    def load(cls, state: dict[str, Any], order: SampleOrder | None = None) -> "SampleAudit":
+        """Restores an audit that `save` returned, the same on all workers.
+
+        Without the order, where that is of a data set, nothing after the checkpoint can be proven.
+        """
+        told = state["told"]
+        plain = {name: told[name] for name in ("seed", "first_sample", "num_samples")}
+        order = order or SampleOrder(**plain, sampling=Sampling(block=told["block"]))
+        audit = cls(order, begin=state["begin"])
         audit._totals = {epoch: (count, digest) for epoch, count, digest in state["totals"]}
-        audit._settled, audit._proven = state["settled"], state["proven"]
+        audit._settled, audit._proven, audit._checked = state["settled"], state["proven"], state["checked"]
         return audit
 
     def save(self) -> dict[str, Any]:
         """Returns the settled state, as JSON."""
         totals = [[epoch, *total] for epoch, total in self._totals.items()]
+        order = self._order
         return {
-            "told": self._order,
+            "told": {name: getattr(order, name) for name in ("seed", "first_sample", "num_samples", "block")},
             "begin": self._begin,
             "totals": totals,
             "settled": self._settled,
             "proven": self._proven,
+            "checked": self._checked,
         }
 
     def add(self, position: int, samples: Indices) -> None:
@@ -89,22 +98,34 @@ class SampleAudit:
         self._settled = seen
 
     def prove(self) -> None:
-        """Checks the epochs that are complete; raises JobError if one has other samples than are due."""
+        """Checks the epochs that are complete; raises JobError if one has other samples than are due.
+
+        Where the order is of a data set, it checks the part of an epoch, too: who reads the checkpoint may
+        have no data set to do that by.
+        """
         for epoch in range(self._proven, self._settled // self._num_samples):
             self._compare(epoch)
             self._proven = epoch + 1
+        if self._order.of_data:
+            self._prove_part()
 
     def proven(self) -> tuple[Epoch, ...]:
         """Returns the audited epochs, the last perhaps partial; raises JobError if one has other samples."""
         self.prove()
+        self._prove_part()
         epochs = self._epochs(self._begin, self._settled)
-        if epochs and epochs[-1] >= self._proven:
-            self._compare(epochs[-1])
         n = self._num_samples
         return tuple(
             Epoch(num_samples=count, whole=count == n, digest=f"{digest:016x}")
             for count, digest in (self._totals[epoch] for epoch in epochs)
         )
+
+    def _prove_part(self) -> None:
+        """Checks the samples of the newest epoch, unless that is done."""
+        if self._checked < self._settled:
+            if self._settled % self._num_samples:
+                self._compare(self._settled // self._num_samples)
+            self._checked = self._settled
 
     def _epochs(self, start: int, stop: int) -> range:
         """Returns the epochs of the positions [start, stop)."""
@@ -114,7 +135,9 @@ class SampleAudit:
         n = self._num_samples
         start, stop = max(self._begin, epoch * n), min(self._settled, (epoch + 1) * n)
         count, digest = self._totals.get(epoch, (0, 0))
-        due = self._sum(epoch, self._all() if stop - start == n else self._ordered(start, stop))
+        due = self._sum(
+            epoch, self._order.of_epoch(epoch) if stop - start == n else self._ordered(start, stop)
+        )
         if (count, digest) != (stop - start, due):
             raise JobError(
                 f"epoch {epoch + 1} was trained on other samples than are due: {count:,} with digest "
@@ -122,22 +145,10 @@ class SampleAudit:
                 f"remove the job's folder in data/work/jobs and run train again"
             )
 
-    def _all(self) -> Iterable[Indices]:
-        """Yields all samples of an epoch, in any order."""
-        end = self._first + self._num_samples
-        for start in range(self._first, end, PART):
-            yield np.arange(start, min(start + PART, end))
-
     def _ordered(self, start: int, stop: int) -> Iterable[Indices]:
         """Yields the samples at the positions [start, stop)."""
         for at in range(start, stop, PART):
-            yield self._first + indices(
-                seed=self._seed,
-                num_samples=self._num_samples,
-                start=at,
-                stop=min(at + PART, stop),
-                block=self._block,
-            )
+            yield self._order.samples(at, min(at + PART, stop))
 
     def _fold(self) -> None:
         """Adds the waiting samples to the sums."""
@@ -148,5 +159,5 @@ class SampleAudit:
             self._waiting, self._num_waiting = [], 0
 
     def _sum(self, epoch: int, parts: Iterable[Indices]) -> int:
-        (key, *_) = keys((self._seed, epoch, DOMAIN))
+        (key, *_) = keys((self._order.seed, epoch, DOMAIN))
         return sum(int(mixed(part.astype(np.uint64), key).sum()) for part in parts) & MASK

@@ -99,6 +99,11 @@ def _inside_twice(seed: int, epoch: int, size: int) -> Indices:
     return np.tile(_permute(np.arange(size), size, (seed, epoch, size)), 2)
 
 
+def shuffled(number: int, key: tuple[int, ...]) -> Indices:
+    """Returns 0 .. number - 1 in an order by a key."""
+    return _permute(np.arange(number), max(1, number), key)
+
+
 def _fixed(values: Indices) -> Indices:
     values.flags.writeable = False
     return values

@@ -29,6 +29,7 @@ from daybreak.training.learning_rate import MARGIN, OwnSchedule, Scaled, rate_at
 from daybreak.training.recipe import Progress, Recipe
 from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sample_order import Indices
+from daybreak.training.sampling import SampleOrder, Sampling
 from daybreak.training.validation import Validator
 from daybreak.training.weight_average import WeightAverage
 
@@ -59,7 +60,7 @@ class Trainer:
         *,
         folder: Path,
         epoch_samples: int,
-        block: int = 1,
+        sampling: Sampling | None = None,
         parameters: Sequence[str] | None = None,
         told_to_stop: Callable[[], bool],
         report: Callable[[Progress], None],
@@ -73,7 +74,14 @@ class Trainer:
         validator: Validator | None = None,
     ) -> None:
         self.engine, self.recipe = engine, recipe
-        self._epoch_samples, self._block = epoch_samples, block
+        self._order = SampleOrder(
+            seed=recipe.seed,
+            num_samples=epoch_samples - recipe.first_sample,
+            first_sample=recipe.first_sample,
+            sampling=sampling,
+            batch_size=recipe.batch_size,
+            by_tokens=recipe.batch_by == "tokens",
+        )
         self._parameters = parameters  # names of the weights that are learned, which a checkpoint tells apart
         self._told_to_stop, self._report = told_to_stop, report
         self._schedule, self._average, self._validator = schedule, average, validator
@@ -81,7 +89,7 @@ class Trainer:
         self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
         self.seen = 0
         self.num_updates = 0
-        self.audit = self._new_audit()
+        self.audit = SampleAudit(self._order)
         self.end = recipe.num_samples  # where this run ends; a deadline may bring it forward
         self._meter = _Meter(clock())
         self._validated_s, self._is_over = 0.0, False  # seconds of the last validation; it ended the run
@@ -112,6 +120,7 @@ class Trainer:
             rule=recipe.rate.scaling,
             sizes=recipe.sizes,
             least=engine.least_share,
+            batch_at=self._order.batch_at,
         )
         # A batch that may change needs the limit of its rule from the beginning.
         self._scaled, self._scaled_for = Scaled(), 0 if recipe.sizes else self._base_size
@@ -125,7 +134,7 @@ class Trainer:
         self.seen = state.scalars["seen"]
         self.num_updates = state.scalars["num_updates"]
         self.end = min(self.end, state.scalars["end"])
-        self.audit = SampleAudit.load(state.scalars["sample_audit"])
+        self.audit = SampleAudit.load(state.scalars["sample_audit"], self._order)
         if "pace" in state.scalars:
             self.batch_schedule.load(state.scalars["pace"], seen=self.seen)
             if self._batching:
@@ -225,7 +234,7 @@ class Trainer:
 
     def _not_finite(self, loss: float, size: int) -> NotFinite:
         """Returns an error that names the samples of the failed update, over all workers."""
-        samples = self._indices(self.seen, self.seen + size)
+        samples = self._order.samples(self.seen, self.seen + size)
         named = ", ".join(map(str, samples[:MAX_NAMED])) + (", ..." if size > MAX_NAMED else "")
         return NotFinite(
             f"the loss of update {self.num_updates + 1} (positions {self.seen} to {self.seen + size - 1}) is "
@@ -344,7 +353,7 @@ class Trainer:
             progress = TrainingProgress(
                 seen=self._reach,
                 done=min(1.0, self._reach / self.recipe.num_samples),
-                epoch=self._reach // (self._epoch_samples - self.recipe.first_sample),
+                epoch=self._reach // self._order.num_samples,
             )
             self.engine.prepare(self._ahead[-1][1], progress=progress)
             self._reach += self.batch_schedule.batch_size(self._reach)
@@ -359,27 +368,7 @@ class Trainer:
         part = sample_order.share(
             batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes
         )
-        return part.start, self._indices(part.start, part.stop), sizes
-
-    def _indices(self, start: int, stop: int) -> Indices:
-        """Returns the samples at the positions [start, stop)."""
-        first = self.recipe.first_sample
-        return first + sample_order.indices(
-            seed=self.recipe.seed,
-            num_samples=self._epoch_samples - first,
-            start=start,
-            stop=stop,
-            block=self._block,
-        )
-
-    def _new_audit(self) -> SampleAudit:
-        first = self.recipe.first_sample
-        return SampleAudit(
-            seed=self.recipe.seed,
-            first_sample=first,
-            num_samples=self._epoch_samples - first,
-            block=self._block,
-        )
+        return part.start, self._order.samples(part.start, part.stop), sizes
 
 
 class _Meter:

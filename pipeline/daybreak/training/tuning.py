@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from daybreak import hooks
 from daybreak.contract.errors import ParamsError
@@ -33,6 +33,7 @@ from daybreak.contract.workload import (
     TrainingProgress,
     Workload,
     asks_progress,
+    collated,
     is_encoded,
     is_over_batch,
     is_undivided,
@@ -133,7 +134,7 @@ class Columns(Dataset[Any]):
         self._filled = torch.zeros(len(dataset), dtype=torch.bool)
         self.is_full = False  # all samples are in the columns
         self._columns: Any = None
-        self._enabled = True
+        self._enabled = not hasattr(dataset, "collate")  # by which a sample differs from batch to batch
         self._lock, self._file_lock = threading.Lock(), threading.Lock()
         self._from_files: list[DaySamples] = []
 
@@ -283,7 +284,7 @@ def read(dataset: Any, samples: Samples) -> Batch:
     """Returns a batch of these samples, read at once if the data set supports that."""
     if hasattr(dataset, "__getitems__"):
         return dataset.__getitems__(samples)
-    return default_collate([dataset[int(sample)] for sample in samples])
+    return collated(dataset, [dataset[int(sample)] for sample in samples])
 
 
 def to(batch: Batch, device: torch.device, *, images_last: bool = False) -> Batch:

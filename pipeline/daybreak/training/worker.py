@@ -117,6 +117,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     from daybreak.training import moments
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.devices import peak_memory_bytes
+    from daybreak.training.sampling import Sampling
     from daybreak.training.trainer import Trainer
     from daybreak.training.validation import Validator, finite
     from daybreak.training.weight_average import WeightAverage
@@ -148,7 +149,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         recipe,
         folder=folder / "checkpoints",
         epoch_samples=epoch_samples,
-        block=getattr(dataset, "block", 1),
+        sampling=Sampling.of(dataset),
         parameters=_parameters(engine),
         told_to_stop=supervision.told_to_stop,
         report=partial(supervision.report, engine),

@@ -21,8 +21,11 @@ class Samples(Dataset[dict[str, Tensor]]):
     """The samples of a split, of which `prepare` wrote a structured array for each day.
 
     A batch is a dict of tensors of shape [b, ...] by the names that `features` gave, with the label and the
-    unit. `state` is what `fit` found. The split `serve` is the newest day.
+    unit. `state` is what `fit` found. The split `serve` is the newest day. `weights` are by how much more
+    often samples are drawn, of each; None where all come alike.
     """
+
+    weights: NDArray[Any] | None = None
 
     def __init__(self, folder: Path, split: Split) -> None:
         meta = json.loads((folder / "meta.json").read_text())

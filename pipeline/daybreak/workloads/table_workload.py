@@ -78,7 +78,10 @@ class TableWorkload:
         """Returns the samples of a split."""
         from daybreak.workloads.samples import Samples
 
-        return Samples(folder, split)
+        samples = Samples(folder, split)
+        if split != "serve" and hasattr(self, "weights"):
+            samples.weights = self.weights(samples.column)
+        return samples
 
     def model(self, state: State) -> "nn.Module":
         """Returns a new model, initialised from torch's global seed."""

@@ -43,6 +43,7 @@ from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.estimator_keys import expect_applicable
 from daybreak.training.recipe import Clipping
+from daybreak.training.sampling import SampleOrder, Sampling
 from daybreak.training.tuning import (
     Tuner,
     check_model,
@@ -126,6 +127,14 @@ class ModelChecks:
             self._chosen = order[np.linspace(0, len(order) - 1, num).astype(int)]
             np.random.default_rng(0).shuffle(self._chosen)  # so that labels differ in each half
             batch = batch_of(samples, self._chosen)
+            train = self._params.train
+            SampleOrder(
+                seed=train.seed,
+                num_samples=len(samples),
+                sampling=Sampling.of(samples),
+                batch_size=train.batch_size,
+                by_tokens=train.batch_by == "tokens",
+            )
         self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
         return samples, batch
 
