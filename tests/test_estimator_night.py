@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from daybreak.evaluation.scores import read_scores
 from tests.dags.servers import IDENTITY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-NUM_DAYS, ROWS_A_DAY, NUM_TREES = 40, 100, 30
+NUM_DAYS, ROWS_A_DAY, NUM_TREES = 24, 100, 30
 
 
 def deliver(folder: Path) -> None:
@@ -44,11 +45,11 @@ def run(*words: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_night_of_a_home_with_trees_is_promoted(tmp_path: Path) -> None:
+def test_the_night_of_a_home_with_trees_is_promoted(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
     deliver(tmp_path / "sales")
     words = ("--time", "time", "--label", "price", "--model", "lightgbm")
     run("init", "prices", "--from", str(tmp_path / "sales/*.parquet"), *words, folder=tmp_path)
-    home = tmp_path / "prices"
+    home = furnish(tmp_path / "prices")
     path = home / "params.yaml"
     path.write_text(path.read_text().replace("epochs: 100", f"epochs: {NUM_TREES}"))
     subprocess.run(["git", *IDENTITY, "commit", "-qam", "Fewer trees"], cwd=home, check=True)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -89,10 +89,10 @@ def crowd(home: Path) -> None:
     subprocess.run(["git", "add", "--all"], cwd=home, check=True)
 
 
-def night(home: Path, day: date, *, trigger: str = "schedule") -> Path:
+def night(home: Path, day: date) -> Path:
     """Run the night of a day, small and without a smoke test, which README's night has; its folder."""
     few = [w for one in ("profile.batch_sizes=[64]", "smoke_test.samples=0") for w in ("--set", one)]
-    run("night", "--day", str(day), "--trigger", trigger, *few, folder=home)
+    run("night", "--day", str(day), "--trigger", "schedule", *few, folder=home)
     return home / "nights" / str(day)
 
 
@@ -109,7 +109,7 @@ def commands(installed: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def home(commands: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(commands: None, tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Path]) -> Path:
     """A home made and run by README's commands, from the folder `work` beside the data."""
     work = tmp_path_factory.mktemp("team") / "work"
     work.mkdir()
@@ -118,9 +118,13 @@ def home(commands: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         r"## Your data and your model\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.S
     )
     (commands,) = re.findall(r"```sh\n(.*?)```", section, re.S)
-    printed = run(folder=work, shell=commands)
+    init, cd, rest = commands.partition("cd payments\n")
+    assert cd
+    run(folder=work, shell=init)
+    home = furnish(work / "payments")
+    printed = run(folder=home, shell=rest)
     assert "is in no digest" not in printed  # `try` says nothing of what the libraries read
-    return work / "payments"
+    return home
 
 
 @pytest.mark.promise
@@ -198,9 +202,11 @@ def test_the_champions_recipe_has_its_turn_while_an_edit_is_tested(home: Path) -
 
 def test_a_night_that_a_person_starts_trains_the_checkouts_recipe(home: Path) -> None:
     deliver(home.parents[1] / "cards", today=NEWEST + timedelta(days=5), store=True)
-    folder = night(home, NEWEST + timedelta(days=4), trigger="manual: look")
+    run("open", "--night", "manual", "--trigger", "manual: look", folder=home)
+    folder = home / "nights" / "manual"
     assert of(folder, Champion).candidate is None
-    assert of(folder, Verdict).recipe_test.num_nights == 3
+    here = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=home, text=True).strip()
+    assert of(folder, Night).code_commit == here
 
 
 def test_the_router_of_make_up_serves_the_home(home: Path) -> None:
