@@ -15,6 +15,7 @@ from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParam
 from daybreak.storage.home import Home
 from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import open_log
+from daybreak.workloads.calibrators import TemperatureScaling
 from daybreak.workloads.metrics import AUC
 from tests.fakes import Nothing
 
@@ -298,3 +299,23 @@ def test_a_key_that_an_estimator_does_not_have_is_found_before_the_night(tmp_pat
     finding = next(finding for finding in findings(Home.here()) if finding.what == "estimator")
     assert not finding.ok
     assert finding.text.startswith("train.rate is for networks, and tests.test_check:Estimating is an")
+
+
+class Calibrated(Nothing):
+    """A class that calibrates chances."""
+
+    calibrator = TemperatureScaling()
+
+    def schedule(self, done, model):
+        raise AssertionError  # as nobody has a model yet
+
+
+def test_a_calibrator_without_validation_is_found_before_the_night_and_no_model_is_asked_for(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
+    text = PARAMS.format(machines="local").replace("tests.fakes:Nothing", "tests.test_check:Calibrated")
+    (tmp_path / "params.yaml").write_text(text + "train: {schedule: own}\n")
+    by_name = {finding.what: finding for finding in findings(Home.here())}
+    assert by_name["calibrator"].text.startswith("Calibrated has a calibrator, which is fitted on samples")
+    assert by_name["train.schedule"].text == "by the class, from its model"

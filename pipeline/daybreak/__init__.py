@@ -84,6 +84,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.statistics.ranking import ndcg
     from daybreak.statistics.result import Conclusion, Status
     from daybreak.storage.home import home_folder
+    from daybreak.workloads.calibrators import IsotonicCalibration, TemperatureScaling
     from daybreak.workloads.estimator_workload import EstimatorWorkload
     from daybreak.workloads.image_columns import ImageModel, decodes, pixels
     from daybreak.workloads.metrics import (
@@ -152,6 +153,9 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     "Pinball",  # of quantiles
     "Perplexity",  # of the tokens of a text
     "ndcg",  # of a ranking
+    # How its chances are calibrated
+    "TemperatureScaling",  # by one number
+    "IsotonicCalibration",  # by a line that never falls
     # Where the data comes from; params.yaml names the first four as daybreak:Files
     "Files",  # parquet, CSV or JSON at any URL
     "ImageFiles",  # folders of images

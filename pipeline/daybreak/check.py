@@ -33,6 +33,7 @@ from daybreak.storage import address, branch, ledger, lifecycle, source_code
 from daybreak.storage.bucket import is_here
 from daybreak.storage.home import Home
 from daybreak.training.estimator_keys import expect_applicable
+from daybreak.training.worker_keys import expect_calibrated
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 # Variables of services that a copy of a home, with the same environment, would share with the original.
@@ -83,6 +84,7 @@ def findings(home: Home) -> Iterator[Finding]:
     for name in ("workload", "backend"):
         yield _plug(name, getattr(loaded, name))
     yield from _estimator(loaded)
+    yield from _calibrator(loaded)
     if loaded.train.schedule == "own":
         yield _schedule(loaded)
     for key, values in loaded.plan.quality_choices.items():
@@ -360,6 +362,16 @@ def _estimator(loaded: Params) -> Iterator[Finding]:
             expect_applicable(loaded)
         except PipelineError as error:
             yield Finding(what="estimator", ok=False, text=str(error))
+
+
+def _calibrator(loaded: Params) -> Iterator[Finding]:
+    """Yields that a calibrator of the class would have no samples."""
+    with contextlib.suppress(PipelineError):  # already reported
+        workload = loaded.workload.make()
+        try:
+            expect_calibrated(loaded.train, workload)
+        except PipelineError as error:
+            yield Finding(what="calibrator", ok=False, text=str(error))
 
 
 def _schedule(loaded: Params) -> Finding:

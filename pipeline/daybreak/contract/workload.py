@@ -36,6 +36,7 @@ State = Mapping[str, "NDArray[Any]"]  # what `fit` found, kept beside the weight
 EPOCH = date(1970, 1, 1)  # days are numbered from here in arrays
 UNIT = "(unit)"  # of the array that says which samples belong together; no column is named so
 ARRAYS = Path("data/arrays")  # of a night, which its samples are read from
+CALIBRATION = "daybreak_calibration"  # buffer of a model whose workload has a calibrator
 STATE = "state"  # folder of the state, in that of arrays and in that of a model
 
 
@@ -126,6 +127,10 @@ class Workload(Protocol):
     Its loss may be the mean over the samples of a pass, which each of them then has:
 
         loss_is_mean: bool
+
+    It may calibrate chances that it predicts (daybreak/workloads/calibrators.py):
+
+        calibrator: Calibrator
 
     Where its model was written for another trainer, it may say in sentences what of that is not kept, once
     the model has taken some updates in `daybreak try`:
@@ -292,6 +297,8 @@ def make_model(workload: Workload, state: State) -> "nn.Module":
     """Returns a new model of the workload, whose method need not take the state."""
     method: Any = workload.model
     model: nn.Module = method(state) if inspect.signature(method).parameters else method()
+    if (calibrator := getattr(workload, "calibrator", None)) and hasattr(model, "register_buffer"):
+        model.register_buffer(CALIBRATION, calibrator.identity())
     return as_tensors(model) if hasattr(model, "state_dict") else model
 
 

@@ -80,6 +80,8 @@ def main(folder: Path) -> int:
         return 0
     if worker_errors.hopeless(folder):
         return 1
+    from daybreak.training.calibrated import calibrated
+
     recipe = records.loads(Recipe, (folder / "job.json").read_text(), source=str(folder / "job.json"))
     with ExitStack() as stack:
         if rank == 0:
@@ -96,6 +98,10 @@ def main(folder: Path) -> int:
         if rank == 0:
             _check_attempt(folder)
             _check_finite(weights, _parameters(trained.engine), update=trained.outcome.num_updates)
+            num_validated = recipe.validation.num_samples if trained.scores else 0
+            weights = calibrated(
+                weights, trained.workload, trained.dataset, recipe, num_validated=num_validated
+            )
             _export(folder, recipe, weights, trained, kept=kept)
     return 0
 
@@ -105,6 +111,8 @@ class _Trained:
     """A run that has ended, and the engine that took its updates."""
 
     engine: "AnyEngine"
+    workload: Workload
+    dataset: Sized  # that it trains on
     model: "Validator | WeightAverage | AnyEngine"  # which has its weights
     scores: tuple[tuple[int, float], ...]  # of its validations
     outcome: "RunOutcome"
@@ -183,6 +191,8 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         epochs = trainer.audit.proven() if engine.rank == 0 else ()
     return _Trained(
         engine=engine,
+        workload=workload,
+        dataset=dataset,
         model=validator or average or engine,
         scores=finite(validator.scores) if validator else (),
         outcome=outcome,

@@ -31,6 +31,15 @@ def expect_allowed(train: "TrainParams", *, whole: bool, one_worker: bool) -> No
         )
 
 
+def expect_calibrated(train: "TrainParams", workload: Any) -> None:
+    """Raises ParamsError for a calibrator that would have no samples to be fitted on."""
+    if getattr(workload, "calibrator", None) and not train.validation:
+        raise ParamsError(
+            f"{type(workload).__name__} has a calibrator, which is fitted on samples that are not trained "
+            f"on, and train.validation is 0; set that to 0.1, or leave calibrator out"
+        )
+
+
 def clipping_of(workload: Any, asked: Clipping, *, threads: Literal["fixed", "auto"]) -> Clipping:
     """Returns the limits of a gradient: those that params.yaml asks for, else those of the class.
 

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.table import AnyColumn, Table, codes
-from daybreak.contract.workload import EPOCH, State
+from daybreak.contract.workload import CALIBRATION, EPOCH, State
 from daybreak.data.features import features_of, past_of, read_clean
 
 if TYPE_CHECKING:
@@ -109,7 +109,22 @@ def predictions(workload: Any, model: "nn.Module", batch: Any, *, size: int) -> 
                 f"{type(workload).__qualname__}.predict: {name!r} has shape {shape} for {size:,} samples; "
                 f"return one prediction a sample, shape [{size}, ...]"
             )
-    return named
+    return named | _calibrated(workload, model, named)
+
+
+def _calibrated(workload: Any, model: "nn.Module", named: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """Returns the prediction that the workload calibrates, calibrated; empty without a calibrator."""
+    calibrator = getattr(workload, "calibrator", None)
+    if calibrator is None:
+        return {}
+    name = calibrator.prediction
+    if name not in named:
+        raise ParamsError(
+            f"calibrator is of {name!r}, and {type(workload).__qualname__}.predict returns "
+            f"{', '.join(named)}; name one of these in its `prediction`"
+        )
+    chances = named[name]
+    return {name: calibrator.apply(chances, model.get_buffer(CALIBRATION).to(chances.device))}
 
 
 def beside_predictions(table: Table) -> tuple[str, ...]:

@@ -1,0 +1,67 @@
+"""Calibrators find the chances that a model should have given, and leave right ones as they are."""
+
+import numpy as np
+import pytest
+import torch
+
+from daybreak.contract.errors import ParamsError
+from daybreak.workloads.calibrators import IsotonicCalibration, TemperatureScaling
+
+NUM = 20_000
+
+
+def drawn(num_classes: int = 2):
+    """Chances, and labels that are drawn by them."""
+    draw = np.random.default_rng(0)
+    logits = torch.from_numpy(draw.normal(size=(NUM, num_classes)) * 2)
+    chances = logits.softmax(1)
+    label = (chances.cumsum(1).numpy() < draw.random((NUM, 1))).sum(1)
+    return logits, chances, label
+
+
+def log_loss(chances, label):
+    return -float(np.log(chances[np.arange(NUM), label]).mean())
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+def test_a_temperature_is_found(num_classes, temperature):
+    logits, chances, label = drawn(num_classes)
+    wrong = (logits * temperature).softmax(1)
+    if num_classes == 2:
+        wrong, chances = wrong[:, 1], chances[:, 1]
+    calibrator = TemperatureScaling()
+    fitted = calibrator.fit(wrong.numpy(), label)
+    assert float(fitted) == pytest.approx(temperature, rel=0.05)
+    assert (calibrator.apply(wrong, fitted) - chances).abs().max() < 0.02
+
+
+def test_a_line_is_found_that_no_temperature_has():
+    _, chances, label = drawn()
+    right = chances[:, 1]
+    wrong = right**3
+    calibrator = IsotonicCalibration()
+    fitted = calibrator.fit(wrong.numpy(), label)
+    calibrated = calibrator.apply(wrong, fitted)
+    assert (calibrated - right).abs().mean() < 0.02
+    assert bool((calibrated[wrong.argsort()].diff() >= 0).all())
+    assert 0 < float(calibrated.min()) <= float(calibrated.max()) < 1  # or a log loss would be infinite
+
+
+@pytest.mark.parametrize("calibrator", [TemperatureScaling(), IsotonicCalibration()])
+def test_what_is_not_fitted_changes_nothing(calibrator):
+    chances = torch.linspace(0, 1, 999)
+    torch.testing.assert_close(calibrator.apply(chances, calibrator.identity()), chances)
+
+
+def test_equal_chances_are_calibrated_too():
+    calibrator = IsotonicCalibration()
+    fitted = calibrator.fit(np.full(10, 0.25), np.array([0] * 4 + [1] * 6))
+    assert float(calibrator.apply(torch.tensor([0.25]), fitted)) == pytest.approx(0.6)
+
+
+def test_what_is_no_chance_and_classes_where_a_line_is_asked_for_are_refused():
+    with pytest.raises(ParamsError, match=r"risk goes from -2 to 3, and a calibrator is of chances"):
+        TemperatureScaling("risk").fit(np.array([-2.0, 3.0]), np.array([0, 1]))
+    with pytest.raises(ParamsError, match="chances of 3 classes, and IsotonicCalibration is of yes alone"):
+        IsotonicCalibration().fit(np.full((4, 3), 1 / 3), np.zeros(4))
