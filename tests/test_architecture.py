@@ -386,6 +386,7 @@ FIND_HOME = {
     "cli": 2,
     "profiling.profile_job": 1,
     "storage.home": 2,
+    "storage.pretrained": 1,  # of a team's own class
     "training.run_logger": 1,
     "training.worker": 1,
 }

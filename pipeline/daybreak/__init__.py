@@ -84,6 +84,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.statistics.ranking import ndcg
     from daybreak.statistics.result import Conclusion, Status
     from daybreak.storage.home import home_folder
+    from daybreak.storage.pretrained import pretrained
     from daybreak.workloads.calibrators import IsotonicCalibration, TemperatureScaling
     from daybreak.workloads.estimator_workload import EstimatorWorkload
     from daybreak.workloads.image_columns import ImageModel, decodes, pixels
@@ -129,6 +130,7 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     "ImageModel",  # a network for images
     "pixels",  # images of a column as arrays of pixels
     "decodes",  # rule of a suite: the images decode
+    "pretrained",  # files that a package downloads, held to their digest
     "Samples",  # prepared partitions as one data set
     "Past",  # what `features` may know of earlier days
     "Window",  # the days that `arrays` makes samples of

@@ -128,6 +128,11 @@ class Workload(Protocol):
 
         loss_is_mean: bool
 
+    It may give a new model weights that it does not begin with by itself, such as pretrained ones. Training
+    calls this, and what serves does not, as a version has all weights:
+
+        first_weights(model) -> None
+
     It may calibrate chances that it predicts (daybreak/workloads/calibrators.py):
 
         calibrator: Calibrator
@@ -291,6 +296,12 @@ def own_schedule(
         return float(factor)
 
     return checked
+
+
+def take_first_weights(workload: Any, model: "nn.Module") -> None:
+    """Gives a new model the weights that its workload says, where it does."""
+    if hasattr(workload, "first_weights"):
+        workload.first_weights(model)
 
 
 def make_model(workload: Workload, state: State) -> "nn.Module":

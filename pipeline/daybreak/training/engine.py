@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from daybreak.contract.errors import JobError, NotFinite, ParamsError, is_out_of_memory
 from daybreak.contract.extra_state import SUFFIX
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync, Tuning
-from daybreak.contract.workload import TrainingProgress, Workload, is_undivided, thaws
+from daybreak.contract.workload import TrainingProgress, Workload, is_undivided, take_first_weights, thaws
 from daybreak.training.accumulation import Accumulation
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.column_files import ColumnFiles
@@ -133,6 +133,7 @@ class TorchEngine:
         self._tuner = Tuner(tuning, self.device)
         model = new_model(workload, getattr(dataset, "state", {}), rate=tuning.band_rate)
         give_shapes(model, workload, lambda: read(dataset, [0]))
+        take_first_weights(workload, model)
         check_model(model, workload)
         self.model = self._tuner.model(self._shard(model, workload))
         self.model.train()

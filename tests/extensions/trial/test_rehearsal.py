@@ -451,6 +451,33 @@ def test_features_of_the_day_and_a_constant_prediction_are_noted(
     assert "predict gives the same for all 256 samples of the batch" in constant
 
 
+def test_pretrained_files_are_downloaded_into_the_home_and_are_no_stray_ones(
+    home: Path,
+    in_process: Callable[..., None],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DAYBREAK_HOME", str(home))
+    lines = """\
+    def first_weights(self, model):
+        def download(folder):
+            (folder / "scale.txt").write_text("0.5")
+
+        folder = pretrained("scale", download, digest="DIGEST")
+        for weight in model.parameters():
+            weight.data *= float((folder / "scale.txt").read_text())
+
+    def predict(self"""
+    edit(home, "    def predict(self", lines)
+    edit(home, "from daybreak import (\n", "from daybreak import (\n    pretrained,\n")
+    with pytest.raises(DataError, match=r"what is downloaded as scale has the digest \w{64}") as error:
+        in_process()
+    edit(home, "DIGEST", re.findall(r"\w{64}", str(error.value))[0])
+    rehearse(home)
+    assert not [line for line in capfd.readouterr().out.splitlines() if line.startswith("note")]
+    assert (home / "var/pretrained/scale/scale.txt").read_text() == "0.5"
+
+
 def test_a_pickle_beside_the_class_is_refused_before_a_night(
     home: Path, in_process: Callable[..., None]
 ) -> None:

@@ -19,7 +19,7 @@ from typing import IO, Any
 from daybreak.contract import code_path, errors
 from daybreak.contract.errors import JobError, PipelineError
 from daybreak.storage import checkout
-from daybreak.storage.home import Home
+from daybreak.storage.home import VARIABLE, Home
 
 # Ctrl-C ends the process at once, also amid its imports; who waits for it says so.
 CHECKS = """\
@@ -49,7 +49,7 @@ def rehearse(home: Path, day: date | None = None, *, lines: IO[str] | None = Non
         folder = Path(scratch).resolve()
         _copy_code(home, folder / CODE)
         frame = Path(__file__).resolve().parents[3]
-        environment = {**os.environ, **code_path.environment(folder / CODE)}
+        environment = {**os.environ, **code_path.environment(folder / CODE), VARIABLE: str(home.resolve())}
         environment["PYTHONPATH"] += f"{os.pathsep}{frame}"
         words = [sys.executable, "-c", CHECKS, str(home.resolve()), str(day or "")]
         to: dict[str, Any] = {"stdout": lines, "stderr": subprocess.STDOUT} if lines else {}

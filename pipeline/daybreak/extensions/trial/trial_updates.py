@@ -24,6 +24,7 @@ from daybreak.contract.workload import (
     is_undivided,
     loss_of,
     make_model,
+    take_first_weights,
     thaws,
 )
 from daybreak.training.checkpoint import pack, unpack
@@ -61,6 +62,7 @@ class TrialModel:
         self.workload, self._rate = workload, GENTLE * rate
         self.model = make_model(workload, state)
         give_shapes(self.model, workload, lambda: batch)
+        take_first_weights(workload, self.model)
         self.model.train()
         self.optimizers = new_optimizers(workload, self.model)
         self._turns, self.stepping = Turns(self.optimizers), frozenset[str]()

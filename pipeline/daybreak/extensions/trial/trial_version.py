@@ -12,6 +12,7 @@ from typing import Any
 
 from daybreak.contract.sections import Params
 from daybreak.registry import carried_code
+from daybreak.storage.pretrained import PRETRAINED
 from daybreak.storage.source_code import FRAME, INSTALLED, expect_portable
 
 ENVIRONMENT = (
@@ -66,6 +67,7 @@ class OpenedFiles:
         places: list[str | Path] = [sys.prefix, sys.base_prefix, *OF_THE_SYSTEM, tempfile.gettempdir(), frame]
         if plots := sys.modules.get("matplotlib"):  # whose list of fonts libraries read as they are imported
             places.append(plots.get_cachedir())
+        held = home / "var" / PRETRAINED  # to a digest, and downloaded by each machine
         known = [Path(place).resolve() for place in places]
         stray = []
         for path in sorted({Path(opened).resolve() for opened in self._paths}):
@@ -73,7 +75,7 @@ class OpenedFiles:
                 path.is_relative_to(folder) or any(path.is_relative_to(place) for place in known)
             )
             is_library = not set(INSTALLED).isdisjoint(path.parts)  # perhaps of another environment
-            if not inside and not is_library and path.is_file():
+            if not inside and not is_library and not path.is_relative_to(held) and path.is_file():
                 stray.append(path)
         return stray
 

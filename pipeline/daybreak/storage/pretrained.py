@@ -1,0 +1,67 @@
+"""Keeps files that a team's package downloads, such as pretrained weights, and holds them to a digest.
+
+The digest stands in the team's class, so that it is of the recipe, and an address whose content changes ends
+a run with a sentence rather than with another model. It is of all files but hidden ones, in which packages
+keep notes of their own.
+"""
+
+import hashlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from daybreak.contract.errors import DataError
+from daybreak.storage import journal
+from daybreak.storage.home import Home
+
+log = logging.getLogger(__name__)
+
+PRETRAINED = Path("pretrained")  # in `var` of a home, or in the folder of a job on a machine without one
+
+
+def pretrained(name: str, download: Callable[[Path], object], *, digest: str) -> Path:
+    """Returns a folder of files with this digest, which are downloaded once in a home.
+
+    Args:
+        name: of the files, in `var/pretrained` of the home.
+        download: writes the files into an empty folder.
+        digest: of the files; with an empty one, the error says which it is.
+
+    Raises:
+        DataError: what is downloaded has another digest.
+    """
+    home = Home.here_or_none()
+    folder = (home.var / PRETRAINED if home else PRETRAINED) / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with journal.alone(folder.with_name(f"{name}.lock")):  # of the workers of a machine, one downloads
+        if folder.exists() and _digest(folder) == digest:
+            return folder
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            fresh = Path(scratch) / name
+            fresh.mkdir()
+            log.info("%s is downloaded into %s", name, folder.parent)
+            download(fresh)
+            if (found := _digest(fresh)) != digest:
+                but = f", and {digest} is expected" if digest else ""
+                raise DataError(
+                    f"what is downloaded as {name} has the digest {found}{but}; write that one into "
+                    f"pretrained(...) once you trust the files, or name a fixed revision of them"
+                )
+            shutil.rmtree(folder, ignore_errors=True)
+            fresh.rename(folder)
+    return folder
+
+
+def _digest(folder: Path) -> str:
+    """Returns the SHA-256 of the list of files, with that of each."""
+    return hashlib.sha256("".join(_lines(folder)).encode()).hexdigest()
+
+
+def _lines(folder: Path) -> Iterator[str]:
+    names = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    for name, path in sorted(names.items()):
+        if not any(part.startswith(".") for part in name.parts):
+            with path.open("rb") as file:
+                yield f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name.as_posix()}\n"
