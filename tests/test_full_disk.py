@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -204,14 +204,16 @@ def home_at(folder: Path, store: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_night_whose_disk_is_full_goes_on_as_it_says_and_has_lost_nothing(empty_store: Path) -> None:
+def test_a_night_whose_disk_is_full_goes_on_as_it_says_and_has_lost_nothing(
+    empty_store: Path, furnish: Callable[[Path], Path]
+) -> None:
     """After `gate`, when MLflow and git are written.
 
     `benchmarks/bench_disks.py` does so in each stage, and compares the ends.
     """
     words = ["night", "--day", NIGHT]
     with in_memory("size=300m,nr_inodes=0") as disk:
-        home = home_at(disk / "home", empty_store)
+        home = furnish(home_at(disk / "home", empty_store))
         folder = home / "nights" / NIGHT / records.RUN
         with night(home, words) as running:
             while not records.path_of(Verdict, folder).exists():

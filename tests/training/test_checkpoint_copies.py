@@ -280,6 +280,6 @@ def test_of_two_writers_at_once_neither_tears_or_loses_a_copy(service):
     """In little; benchmarks/bench_bucket.py races 200 times."""
     from benchmarks.bench_bucket import race
 
-    seen = race(service, "5", "4")
-    assert (seen["torn"], seen["lost"], seen["rounds"]) == (0, 0, 5)
-    assert seen["commits"] >= 10
+    seen = race(service, "2", "4")
+    assert (seen["torn"], seen["lost"], seen["rounds"]) == (0, 0, 2)
+    assert seen["commits"] >= 4
