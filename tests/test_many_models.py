@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -59,6 +60,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Pa
         run(folder=ROOT, shell=begin)
     folders = {name: root / name for name in PARAMS}
     furnish(folders["demand"])
+    shutil.copytree(folders["demand"] / "var/machines", folders["language"] / "var/machines")
     (folders["demand"] / "fleet.yaml").write_text("homes: [../language]\n")
     said = run("fleet", folder=folders["demand"])
     assert "Airflow retrain.language, router /models/language" in said
