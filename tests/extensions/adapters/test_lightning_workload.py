@@ -208,6 +208,16 @@ def test_rates_whose_ratio_a_scheduler_changes_are_refused(tmp_path: Path) -> No
         trained(late(Apart), tmp_path)
 
 
+def test_a_scheduler_that_ends_before_the_run_is_named(tmp_path: Path) -> None:
+    class Short(Module):
+        def scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
+            made = lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=5, cycle_momentum=False)
+            return {"scheduler": made, "interval": "step"}
+
+    with pytest.raises(ParamsError, match="OneCycleLR does not last for a run of 12 updates: "):
+        trained(late(Short), tmp_path)
+
+
 def test_what_training_never_calls_is_named() -> None:
     class Chatty(Module):
         def training_step(self, batch: Any, batch_idx: int) -> Any:

@@ -228,8 +228,8 @@ class LightningWorkload(MeanLossWorkload):
                 epochs = [int(each * num_epochs / num_updates + 1e-9) for each in (number, number + 1)]
                 for each in schedulers:
                     before, after = epochs if each["interval"] == "epoch" else (number, number + 1)
-                    if after // each["frequency"] > before // each["frequency"]:
-                        each["scheduler"].step()
+                    if number + 1 < num_updates and after // each["frequency"] > before // each["frequency"]:
+                        _step(each["scheduler"], num_updates)
         return factors
 
     def returned_loss(self, model: nn.Module, batch: Batch, progress: TrainingProgress) -> Tensor:
@@ -266,6 +266,17 @@ class LightningWorkload(MeanLossWorkload):
                     what = ", ".join(type(each).__name__ for each in value)
                 instead = f"see {INSTEAD[argument]}" if argument in INSTEAD else "leave it out"
                 yield f"trainer has {argument}: {what}, which nothing reads; {instead}"
+
+
+def _step(scheduler: Any, num_updates: int) -> None:
+    """Steps a scheduler; raises ParamsError where the run is longer than the scheduler."""
+    try:
+        scheduler.step()
+    except ValueError as error:
+        raise ParamsError(
+            f"{type(scheduler).__name__} does not last for a run of {num_updates:,} updates: {error}; take "
+            f"its length from self.trainer.estimated_stepping_batches"
+        ) from None
 
 
 def _overridden(model: Any) -> list[str]:

@@ -192,7 +192,8 @@ class ModelChecks:
             self._try_schedule(model)
         before = leaves(batch, Tensor.clone)
         losses = self._loss(model, batch)
-        self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")
+        of_pass = ", the mean of its pass for each" if getattr(self.workload, "loss_is_mean", False) else ""
+        self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}{of_pass}")
         if not same_bits(list(tensors(before)), list(tensors(batch))):
             raise self._wrong(
                 "loss", "changes its batch in place", "change a copy, as a pass may be taken again"
