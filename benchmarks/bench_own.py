@@ -88,15 +88,23 @@ def example(name: str) -> dict[str, float]:
     }
 
 
-def compared(name: str, rows: pd.DataFrame, label: str, *, model: str = "network") -> dict[str, float]:
-    """Figures of one table, whose column `time` is the time, with a model that `init` writes."""
+def compared(name: str, rows: pd.DataFrame, label: str, *, model: str = "") -> dict[str, float]:
+    """Figures of one table, whose column `time` is the time, with what `init` chooses or with `model`."""
     with tempfile.TemporaryDirectory(prefix="daybreak-") as folder:
         work = Path(folder)
         (work / "data").mkdir()
         for day, part in rows.groupby(rows["time"].dt.date):
             part.to_parquet(work / "data" / f"{day}.parquet", index=False)
         began = time.monotonic()
-        words = ["--from", f"{work}/data/*.parquet", "--time", "time", "--label", label, "--model", model]
+        words = [
+            "--from",
+            f"{work}/data/*.parquet",
+            "--time",
+            "time",
+            "--label",
+            label,
+            *(["--model", model] if model else []),
+        ]
         title = name.partition(" ")[0]
         frame.pipeline(work, "init", title, *words)
         home = work / title

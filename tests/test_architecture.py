@@ -402,7 +402,7 @@ ASK_FOLDER = {
     "data.file_listing": 2,  # relative URLs begin there
     "dvc_file": 1,
     "extensions.bag.request": 1,
-    "extensions.init.new_home": 1,
+    "extensions.init.names": 1,
     "extensions.init.survey_source": 1,
     "extensions.slurm.slurm": 1,  # likewise
     "extensions.trial.commands": 1,

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.extensions.init import new_home, survey
+from daybreak.extensions.init.module_text import Choice
 
 SPOILS = "open('spoils', 'w')"
 NAMES = [
@@ -58,7 +59,7 @@ def test_no_name_of_a_column_is_run_by_the_module_that_init_writes(
 ) -> None:
     url, house = str(tmp_path / "rows.parquet"), tmp_path / "house"
     surveyed = survey.survey(url, rows(Path(url), label, binary=binary))
-    for path, text in new_home.files(surveyed, "house", title="house").items():
+    for path, text in new_home.files(surveyed, "house", Choice(), title="house").items():
         (house / path).parent.mkdir(parents=True, exist_ok=True)
         (house / path).write_text(text)
     expect_harmless(house, label)

@@ -28,6 +28,8 @@ from daybreak.contract.workload import read_state, write_state
 from daybreak.data import suite
 from daybreak.examples.fraud.payments import Payments
 from daybreak.extensions.init import new_home, survey
+from daybreak.extensions.init.module_text import Choice, module_text
+from daybreak.extensions.init.params_text import params_text
 from daybreak.storage.source_code import frame_digest
 
 pytestmark = pytest.mark.slow
@@ -720,7 +722,7 @@ def test_ids_beyond_a_float_are_told_apart_and_an_infinite_label_is_a_number(tmp
 
 def written(survey_: survey.Survey, folder: Path, title: str = "new") -> Path:
     """The files of a home of what was found, in a folder."""
-    for path, text in new_home.files(survey_, "new", title=title).items():
+    for path, text in new_home.files(survey_, "new", Choice(), title=title).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return folder
@@ -736,11 +738,11 @@ def test_words_of_the_template_in_names_of_columns_stay_as_they_are(tmp_path: Pa
     images, label = found.images, found.table.label
     assert images and label
     for word in ("SIZE_IMG COLOR CHANNELS CLASSES LABEL", "IMAGE", '"LABEL"'):
-        text = new_home.module_text(replace(found, images=replace(images, column=word)), "new")
+        text = module_text(replace(found, images=replace(images, column=word)), "new")
         assert f"pixels(rows[{json.dumps(word)}], size=16, color=True)" in text
         columns = {word if name == label.column else name: of for name, of in found.table.columns.items()}
         table = replace(found.table, columns=columns, label=replace(label, column=word))
-        text = new_home.module_text(replace(found, table=table), "new")
+        text = module_text(replace(found, table=table), "new")
         assert f"batch[{json.dumps(word)}] == n for n in range(2)" in text
         compile(text, "new.py", "exec")
 
@@ -970,8 +972,8 @@ def test_days_far_apart_are_all_in_the_window(tmp_path: Path) -> None:
     days = pd.date_range("2015-01-01", periods=60, freq="MS")
     sales = np.random.default_rng(0).normal(size=60)
     pd.DataFrame({"date": days, "wind": range(60), "sales": sales}).to_csv(tmp_path / "all.csv")
-    text = new_home.params_text(
-        survey.survey(str(tmp_path / "all.csv"), survey.Options(label="sales")), "x", title="x"
+    text = params_text(
+        survey.survey(str(tmp_path / "all.csv"), survey.Options(label="sales")), "x", Choice(), title="x"
     )
     assert f"window_days: {(days[-1] - days[0]).days + 1} " in text
 
@@ -997,7 +999,7 @@ def test_a_module_with_trees_makes_their_estimator(model: str, kind: str, tmp_pa
     lines = [f"2025-03-{1 + i % 9:02},{i % 11},{labels(i)}" for i in range(900)]
     path.write_text("time,a,label\n" + "\n".join(lines) + "\n")
     surveyed = survey.survey(str(path))
-    text = new_home.module_text(surveyed, "rows", model=model)
+    text = module_text(surveyed, "rows", model=model)
     (tmp_path / "rows.py").write_text(text)
     code = "import rows; print(type(rows.Rows().estimator({})).__name__)"
     done = subprocess.run(
@@ -1005,7 +1007,7 @@ def test_a_module_with_trees_makes_their_estimator(model: str, kind: str, tmp_pa
     )
     prefix = {"lightgbm": "LGBM", "xgboost": "XGB"}[model]
     assert done.stdout.strip() == prefix + ("Regressor" if kind == "number" else "Classifier")
-    written = new_home.params_text(surveyed, "rows", title="rows", model=model)
+    written = params_text(surveyed, "rows", Choice(model=model, epochs=100), title="rows")
     assert "epochs: 100 " in written
     assert "cold_every: 1 " in written
     assert "batch_size: " not in written.partition("train:")[2].partition("evaluate:")[0]

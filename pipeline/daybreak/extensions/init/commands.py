@@ -30,7 +30,7 @@ def init(
     thousands: str = "",
     clock: str = "",
     encoding: str = "",
-    model: str = "network",
+    model: str = "",
 ) -> int:
     """Write a repository for a model of your data, with table, limits and params, as a starting point.
 
@@ -53,7 +53,7 @@ def init(
         thousands: sign between thousands; of 1,234 as 1234 it is a comma, as 1.234 a point; found if left out
         clock: column of the time of day, where the time is a date alone; the only one if left out
         encoding: of CSV, as cp1252 or utf-16-le; found if left out
-        model: network, or trees by lightgbm or xgboost, which the extra estimators installs
+        model: network, lightgbm or xgboost; of the first two the better on the newest days, if left out
     """
     from daybreak.extensions.init import new_home
     from daybreak.extensions.init.survey_rows import Options
@@ -88,6 +88,8 @@ def _show(folder: str, survey: "Survey") -> None:
     for line in survey_columns.lines(survey.columns):
         print(f"  {line}")
     print(survey.label)
+    if survey.model:
+        print(f"{survey.model[0].upper()}{survey.model[1:]}.")
     print(f"Guessed: {'; '.join(survey.guesses)}.")
     for sentence in survey.joined:
         print(f"{sentence}; to change it, edit source.tables in {folder}/params.yaml")

@@ -52,6 +52,7 @@ class Survey:
 
     plug: dict[str, Any]  # the source, as in params.yaml
     table: Table
+    rows: Mapping[date, pa.Table] = field(repr=False)  # of the days looked at
     binary: bool  # whether the label is 0 or 1; else it is a number
     days: tuple[date, ...]  # that were looked at
     num_days: int  # that are there
@@ -67,9 +68,16 @@ class Survey:
     drift: dict[str, float | None] = field(default_factory=dict)  # limits; None where none would hold
     num_classes: int = 0  # of a label 0, 1, ...; 0: it is none
     label: str = ""  # how it is read, in words, and how to say otherwise
+    model: str = ""  # why it was chosen, in words
     images: "ImageColumn | None" = None  # what a column of bytes holds, if it is images
     joined: tuple[str, ...] = ()  # which other tables join the rows, and how
     apart: tuple[str, ...] = ()  # which do not, and why
+
+    @property
+    def label_column(self) -> str:
+        """Returns the column to predict."""
+        assert self.table.label is not None
+        return self.table.label.column
 
 
 def survey(url: str, options: Options | None = None) -> Survey:
@@ -142,6 +150,7 @@ def _with_days(
     return Survey(
         plug=data.plug,
         table=table,
+        rows=days,
         binary=kind.binary,
         days=tuple(days),
         num_days=data.num_days,

@@ -1,0 +1,75 @@
+"""Trains for a trial in this process: the engines and the schedule of a night, without job or checkpoint.
+
+It is compared with other such runs and then thrown away, so that nothing of it is kept, shown or resumed.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from daybreak.contract.record_parts import Tuning
+from daybreak.training import sample_order
+from daybreak.training.engine import TorchEngine
+from daybreak.training.estimator_engine import EstimatorEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.learning_rate import rate_at
+
+if TYPE_CHECKING:
+    from daybreak.contract.sections import TrainParams
+    from daybreak.training.sample_order import Indices
+
+NUM_TIMED = 5  # updates, by which the time of others is known
+NOTHING = Signals()
+
+
+class ShortRun:
+    """One run from new weights over some samples of a data set, by `train.epochs` and the rate of `train`."""
+
+    def __init__(self, workload: Any, dataset: Any, train: "TrainParams", *, samples: "Indices") -> None:
+        self._train, self._samples, self.seen = train, samples, 0
+        self._own_schedule = workload.schedule if train.schedule == "own" else None
+        self.num_samples = round(train.epochs * len(samples))
+        self.engine: TorchEngine | EstimatorEngine
+        if hasattr(workload, "estimator"):  # a tree of all samples is an update
+            self._batch_size = len(samples)
+            self.engine = EstimatorEngine(workload, dataset, seed=train.seed)
+        else:
+            self._batch_size = train.batch_size
+            self.engine = TorchEngine(
+                workload,
+                dataset,
+                seed=train.seed,
+                micro_batch_size=train.batch_size,
+                tuning=Tuning(in_memory=True, fused=True),
+            )
+
+    def updates(self) -> Iterator[int]:
+        """Takes the updates of the run one by one, and yields how many samples it has seen after each."""
+        while self.seen < self.num_samples:
+            stop = min(self.seen + self._batch_size, self.num_samples)
+            self._update(self.seen, stop)
+            self.seen = stop
+            yield stop
+
+    def sample_s(self) -> float:
+        """Returns the seconds of a sample, by a few updates from the beginning, after one that warms up."""
+        self._update(0, self._batch_size)
+        began = time.monotonic()
+        for _ in range(NUM_TIMED):
+            self._update(0, self._batch_size)
+        return (time.monotonic() - began) / NUM_TIMED / self._batch_size
+
+    def _update(self, start: int, stop: int) -> None:
+        train, num = self._train, self.num_samples
+        rate = rate_at(
+            (start + stop) / 2,
+            num_samples=num,
+            end=num,
+            warmup=train.warmup,
+            decay=train.decay,
+            peak=train.rate,
+            schedule=train.schedule,
+            own=self._own_schedule,
+        )
+        order = sample_order.indices(seed=train.seed, num_samples=len(self._samples), start=start, stop=stop)
+        self.engine.step(self._samples[order], batch_size=stop - start, rate=rate, signals=NOTHING)
