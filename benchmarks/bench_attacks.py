@@ -582,6 +582,17 @@ ATTACKS = [
         "there is none but notify.command",
         f"{PARAMS}nothing_of_ours_unpickles_evaluates_text_or_builds_a_command_of_the_shell",
     ),
+    # By what a connection to the router sends, without a token.
+    *(
+        Attack(
+            f"one connection sends without end: {what}",
+            "night",
+            "bytes, headers and requests are counted",
+            "tests/serving/test_connection_bytes.py::"
+            f"test_whoever_sends_without_end_is_refused_and_nothing_is_kept[{what}]",
+        )
+        for what in ("trailers", "a long trailer", "a long header", "headers", "requests", "extensions")
+    ),
     # By the code of a version, which runs for as long as it serves.
     *(
         Attack(

@@ -1,7 +1,7 @@
 """Holds the connections of a router to limits, so that one address cannot take it away from the others.
 
 uvicorn has no limit for the time that headers take and none for an address, so this is its own protocol of
-httptools with three more questions:
+httptools with four more questions:
 
     when a connection comes      does its address hold `max_connections_per_address`, or do all together hold
                                  MAX_CONNECTIONS? Then a waiting connection is closed to make room: of that
@@ -9,6 +9,9 @@ httptools with three more questions:
     when headers are complete    who is the client? A proxy of `trusted_proxies` may hold any number of
                                  connections; a request that it forwards counts for the address in
                                  X-Forwarded-For until it is answered
+    at each read                 have headers, trailers or what is between pieces of a body more bytes than they
+                                 may, or do more requests wait than MAX_PIPELINED? Then the connection is
+                                 closed
     each SWEEP_S                 have headers, or a body that is answered already, taken
                                  `headers_timeout_s`, or a request and its answer REQUEST_S? Then the
                                  connection is closed
@@ -21,7 +24,7 @@ import functools
 import json
 from collections.abc import Iterable
 from ipaddress import ip_address, ip_network
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -29,7 +32,8 @@ from daybreak.extensions.router.limits import Message, Receive, Send, refuse
 from daybreak.extensions.router.settings import RouterParams
 
 MAX_CONNECTIONS = 1000
-MAX_HEADER_BYTES = 65_536  # of a request, with its first line
+MAX_HEADER_BYTES = 65_536  # of a request, with its first line; of trailers; between two pieces of a body
+MAX_HEADERS, MAX_PIPELINED = 100, 16  # of a request; requests of a connection that wait for an answer
 REQUEST_S = 60.0  # from a request's first byte until its answer is sent
 SWEEP_S = 1.0
 TOO_MANY = "this address has too many requests open; wait for their answers, or raise \
@@ -115,8 +119,9 @@ class Connection(HttpToolsProtocol):
         self._connections, self._app = connections, self.app
         self._address = self._peer = ""
         self._since: float | None = None  # when the present wait began; None while idle
-        self._has_headers = False
-        self._num_bytes = 0  # of headers that are not complete
+        self._has_headers = self._takes_headers = False
+        self._num_bytes = 0  # since headers began or were complete, or the last piece of a body
+        self._why = ""  # of what the parser was stopped for
         self._closing_since: float | None = None
 
     def waits(self) -> bool:
@@ -160,30 +165,53 @@ class Connection(HttpToolsProtocol):
         self._connections.release(self, self._address)
 
     def data_received(self, data: bytes) -> None:
-        """Reads on, unless the headers have become too large."""
+        """Reads on, unless what is no body has become too large."""
         if self._since is None:
             self._since = self.loop.time()
+        self._num_bytes += len(data)
         super().data_received(data)
-        if not self._has_headers and not self.transport.is_closing():
-            self._num_bytes += len(data)
-            if self._num_bytes > MAX_HEADER_BYTES:
-                self._refuse(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes; send less")
+        if self._num_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"the headers have more than {MAX_HEADER_BYTES:,} bytes; send less")
 
     def on_message_begin(self) -> None:
         """Begins a request."""
         super().on_message_begin()
+        self._takes_headers = True
         if self.cycle is None or self.cycle.response_complete:
             self._has_headers, self._since = False, self.loop.time()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keeps a header, and no trailer, which nothing here reads."""
+        if self._takes_headers:
+            if len(self.headers) >= MAX_HEADERS:
+                self._stop(f"a request has more than {MAX_HEADERS} headers; send fewer")
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Hands the request to the app, or answers that its address has too many open."""
-        self._has_headers, self._num_bytes, self.app = True, 0, self._app
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._stop(f"more than {MAX_PIPELINED} requests wait for an answer; wait for those before")
+        self._takes_headers, self._has_headers, self._num_bytes, self.app = False, True, 0, self._app
         if self._connections.is_proxy(self._peer) and (
             host := self._connections.forwarded_for(self.scope["headers"])
         ):
             self.scope["client"] = (host, 0)
             self._move(address_of(host))
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of a body, whose bytes the app counts."""
+        self._num_bytes = 0
+        super().on_body(body)
+
+    def _stop(self, why: str) -> NoReturn:
+        """Stops the parser, which then asks for the answer to a bad request."""
+        self._why = why
+        raise ValueError(why)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers a request that cannot be read, or that was stopped."""
+        self._refuse(431 if self._why else 400, self._why or f"{msg.rstrip('.')}; send HTTP/1.1")
 
     def on_message_complete(self) -> None:
         """Is idle, if the request was answered before its end."""
