@@ -15,10 +15,12 @@ FROM python:${PYTHON} AS build
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc git libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python
+# What is built here is built by the setuptools of hashes.txt: an isolated build would fetch another without a hash.
+ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python \
+    UV_NO_BUILD_ISOLATION=1
 WORKDIR /src
 COPY pyproject.toml constraints.txt hashes.txt README.md ./
-RUN python -m venv /opt/venv && sed -nE '/^(pip|uv)==/,/[^\\]$/p' hashes.txt > /tmp/tools.txt \
+RUN python -m venv /opt/venv && sed -nE '/^(pip|setuptools|uv)==/,/[^\\]$/p' hashes.txt > /tmp/tools.txt \
     && /opt/venv/bin/python -m pip install --no-cache-dir --require-hashes --no-deps -r /tmp/tools.txt
 ARG TORCH="torch==2.13.0" XLA="2.9.0" DEVICE=cuda
 RUN sed '/^torch==/,/[^\\]$/d' hashes.txt > without_torch.txt; case "$DEVICE" in \

@@ -16,6 +16,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.formats import short_id
 from daybreak.contract.record_types import Version
+from daybreak.storage import checkout
 from daybreak.storage.home import Home
 from tests.extensions.pages import fleet as fleets
 from tests.training import nights as training_nights
@@ -137,6 +138,15 @@ def test_what_commands_show_is_json_where_asked_and_has_no_colours_outside_of_a_
     assert "\x1b" not in text
     assert cli.main([*asked, "--json"]) in (0, NothingToDo.exit_status)
     assert json.loads(capsys.readouterr().out)
+
+
+def test_a_command_of_a_hook_works_on_the_repository_of_its_home(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))  # as git sets it for its hooks
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
+    assert cli.main(["show", "weather"]) == 78
+    assert Path(checkout.git("rev-parse", "--show-toplevel")) == repository.resolve()
 
 
 def test_a_record_of_another_name_is_refused(home: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 import ast
 import fnmatch
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -200,6 +201,34 @@ def test_what_an_image_installs_in_a_pinned_version_has_the_hash_of_its_file() -
     steps = re.findall(r"uv pip install (?!\"\$TORCH\"|\"torch)[^&;\n]*", DOCKERFILE)
     assert len(steps) == len(BEGINNINGS) + 1
     assert all("-c constraints.txt -c hashes.txt" in step for step in steps)
+
+
+def test_what_an_image_builds_is_built_by_what_it_has_and_fetches_nothing_for_it(tmp_path: Path) -> None:
+    """A build requirement has no hash: here, one that cannot be had."""
+    assert "'/^(pip|setuptools|uv)==/" in DOCKERFILE
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools==0.0.1"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "built"\nversion = "1"\n[tool.setuptools]\npy-modules = []\n'
+    )
+    words = [str(Path(sys.executable).with_name("uv")), "build", "--offline", "--wheel", str(tmp_path)]
+    given = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+    given |= {"VIRTUAL_ENV": sys.prefix, "UV_PYTHON": sys.executable}
+    stage = DOCKERFILE.partition(" AS build\n")[2].partition("\nFROM ")[0]
+    (name, value) = re.search(r"(UV_NO_BUILD_ISOLATION)=(\S+)", stage).groups()  # type: ignore[union-attr]
+    isolated = subprocess.run(words, env=given, capture_output=True, text=True, check=False)
+    assert "setuptools" in isolated.stderr and isolated.returncode
+    words = [
+        words[0],
+        "pip",
+        "install",
+        "--offline",
+        "--no-deps",
+        "--target",
+        str(tmp_path / "to"),
+        str(tmp_path),
+    ]
+    subprocess.run(words, env={**given, name: value}, capture_output=True, text=True, check=True)
+    assert (tmp_path / "to" / "built-1.dist-info").is_dir()
 
 
 def test_make_setup_installs_what_has_a_known_hash_and_else_torch_alone() -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from daybreak import hooks, stages, warm_parent
 from daybreak.contract import code_path, extras, formats
 from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, PipelineError, sentence
+from daybreak.storage import checkout
 from daybreak.storage.home import VARIABLE, Home
 
 log = logging.getLogger("daybreak")
@@ -40,13 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         _complete()
     words = list(sys.argv[1:] if argv is None else argv)
-    shown = logging.StreamHandler(sys.stderr)
-    shown.setFormatter(_Plain("%(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[shown])
-    for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # raises what it logs
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # our own errors say when a retry gives up
+    _show_messages()
+    for name in checkout.OF_ANOTHER_REPOSITORY:  # a hook of git has them, and a shell may
+        os.environ.pop(name, None)
     words = _take_home(words)
     parsing = parser(words)
     if words and not words[0].startswith("-") and words[0] not in _commands():
@@ -75,6 +72,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         log.error("%s", sentence(error))
         return FINAL if lacks else 1
+
+
+def _show_messages() -> None:
+    """Has messages of ours shown, and of libraries those that matter."""
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_Plain("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[shown])
+    for noisy in ("great_expectations", "alembic", "mlflow", "matplotlib"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # raises what it logs
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # our own errors say when a retry gives up
 
 
 def _complete() -> None:

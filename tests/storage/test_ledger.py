@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,20 @@ def test_a_commit_that_does_not_say_is_known_by_its_record() -> None:
     commit = forget(branch.ledger_tip(Home.here()))
     assert [one.serves for one in ledger.commits(Home.here())] == [None]
     assert [(one.id, one.serves) for one in ledger.releases(Home.here())] == [(commit, 1)]
+
+
+def test_no_hook_of_the_user_runs_where_the_ledger_moves(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    for name in ("reference-transaction", "post-checkout", "post-index-change"):
+        hook = Path(".git/hooks") / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(f"#!/bin/sh\necho {name} >> {ran}\n")
+        hook.chmod(0o755)
+    close(1, after="", release=release_of(1))
+    checkout.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "night"), folder=Path())
+    assert not ran.exists()
+    subprocess.run(["git", "branch", "of-the-user"], check=True)
+    assert "reference-transaction" in ran.read_text()  # it runs for the user
 
 
 def test_a_code_commit_that_says_it_is_a_night_is_none_of_the_ledger() -> None:

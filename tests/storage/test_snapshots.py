@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -100,6 +101,14 @@ def test_what_is_recorded_is_a_link_into_the_cache(recorded: Path) -> None:
     files = list(Path("data/raw").rglob("*.parquet"))
     assert len(files) == 2
     assert "reflink" in types or all(file.stat().st_nlink == 2 for file in files)
+
+
+def test_dvc_keeps_its_state_in_the_home(recorded: Path, tmp_path: Path) -> None:
+    state = Home.here().var / "dvc"
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert [each.name for each in state.iterdir()] == ["repo"]
+    with snapshots.remote(recorded):
+        assert len(list((state / "repo").iterdir())) == 1
 
 
 @pytest.mark.parametrize("is_first", [True, False])

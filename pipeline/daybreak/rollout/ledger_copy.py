@@ -155,7 +155,7 @@ def _git(home: Home, *words: str, limit_s: float) -> str:
     ssh = os.environ.get("GIT_SSH_COMMAND", "ssh")
     environment = {**os.environ, **UNPROMPTED, "GIT_SSH_COMMAND": f"{ssh} -o BatchMode=yes"}
     process = subprocess.Popen(
-        ["git", "-c", "maintenance.auto=false", *words],
+        ["git", "-c", "maintenance.auto=false", *checkout.NO_HOOKS, *words],
         cwd=home.folder,
         env=environment,
         stdin=subprocess.DEVNULL,

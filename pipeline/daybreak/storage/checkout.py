@@ -15,6 +15,14 @@ from daybreak.contract.errors import ParamsError, ReleaseError
 log = logging.getLogger(__name__)
 
 COMPILED = "__pycache__"
+NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
+# Variables by which git works on another repository than that of its folder. Those of its settings stay:
+# containers name safe folders by them.
+OF_ANOTHER_REPOSITORY = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_PREFIX"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_REPLACE_REF_BASE"),
+    *("GIT_GRAFT_FILE", "GIT_SHALLOW_FILE"),
+)
 
 LEAD = Path("var/lead.json")
 
@@ -30,13 +38,14 @@ def git(
 
     `at` is the time of a commit in seconds since 1970; without it git reads the clock of the machine.
     What a branch names is on the disk before the branch is moved; by git's default only the branch would be.
-    So is an index that is written; reading commands, such as `status`, write none.
+    So is an index that is written; reading commands, such as `status`, write none. Hooks of the user do not
+    run: the branch of the ledger moves many times a night, and none of it is the user's work.
     """
     dates = {f"GIT_{who}_DATE": f"@{int(at)}" for who in ("AUTHOR", "COMMITTER")} if at is not None else {}
     environment = {"GIT_OPTIONAL_LOCKS": "0", **dates, **os.environ, "LC_ALL": "C"}
     environment |= {"GIT_INDEX_FILE": str(index)} if index else {}
     done = subprocess.run(
-        ["git", "-c", "core.fsync=all", *arguments],
+        ["git", "-c", "core.fsync=all", *NO_HOOKS, *arguments],
         cwd=folder,
         env=environment,
         input=text,

@@ -336,7 +336,6 @@ def _waiting(action: Callable[[Any], T]) -> T:
     """Runs `action` on the DVC repository here, and waits for DVC's own lock, which fails at once."""
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
-    from dvc.repo import Repo
     from dvc.rwlock import RWLockFileCorruptedError
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -352,7 +351,7 @@ def _waiting(action: Callable[[Any], T]) -> T:
     )
 
     def once() -> T:
-        with Repo() as repo:
+        with _repository(None) as repo:
             try:
                 return action(repo)
             except RWLockFileCorruptedError:
@@ -365,6 +364,18 @@ def _waiting(action: Callable[[Any], T]) -> T:
         raise JobError(
             f"dvc failed: {' '.join(str(error).split())}; look at .dvc/tmp, then run this again"
         ) from error
+
+
+def _repository(folder: Path | None) -> Any:
+    """Returns the DVC repository of a folder, by default this one, which keeps its state in the home.
+
+    By default DVC keeps it in /var/tmp/dvc, where any user of the machine may write.
+    """
+    from dvc.repo import Repo
+
+    state = Home.here().var / "dvc"
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Repo(str(folder) if folder else None, config={"core": {"site_cache_dir": str(state)}})
 
 
 def _remove_torn(folder: Path) -> None:
@@ -394,7 +405,5 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def remote(folder: Path) -> Iterator[Any]:
     """Yields the objects of DVC's default remote, by the settings of a repository; None if it names none."""
-    from dvc.repo import Repo
-
-    with _quiet(), Repo(str(folder)) as repo:
+    with _quiet(), _repository(folder) as repo:
         yield repo.cloud.get_remote_odb() if repo.config["core"].get("remote") else None

@@ -9,9 +9,9 @@ httptools with four more questions:
     when headers are complete    who is the client? A proxy of `trusted_proxies` may hold any number of
                                  connections; a request that it forwards counts for the address in
                                  X-Forwarded-For until it is answered
-    at each read                 have headers, trailers or what is between pieces of a body more bytes than they
-                                 may, or do more requests wait than MAX_PIPELINED? Then the connection is
-                                 closed
+    at each read                 have headers, trailers or what is between pieces of a body more bytes than
+                                 they may, or do more requests wait than MAX_PIPELINED? Then the connection
+                                 is closed
     each SWEEP_S                 have headers, or a body that is answered already, taken
                                  `headers_timeout_s`, or a request and its answer REQUEST_S? Then the
                                  connection is closed
