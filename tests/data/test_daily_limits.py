@@ -275,6 +275,12 @@ def test_labels_that_are_not_known_yet_have_no_figures() -> None:
     assert not any("fraud" in name for name in figures_of([young], PAYMENTS, [FIRST])[FIRST])
 
 
+def test_auxiliary_labels_have_no_figures() -> None:
+    columns = {"ts": Time(), "fraud": Int(), "refund": Float(), "amount": Float()}
+    table = Table(time="ts", columns=columns, label=Label("fraud"), auxiliary=(Label("refund"),))
+    assert day_sample.columns_of(table) == ["fraud", "amount"]
+
+
 def test_a_column_and_a_figure_can_be_switched_off(samples: list[Sample]) -> None:
     silent = Table(time="ts", columns={"id": Id(off=("limits",)), "ts": Time()}, unit="id")
     assert day_sample.columns_of(silent) == []

@@ -193,3 +193,13 @@ def test_where_too_little_is_there_to_compare_there_is_no_distance(
     day: pa.Table, before: list[pa.Table]
 ) -> None:
     assert distances(day, *before) == ()
+
+
+def test_labels_that_come_late_do_not_drift() -> None:
+    columns = {"at": Time(), "fraud": Int(), "refund": Float(nullable=True), "amount": Float()}
+    table = Table(time="at", columns=columns, label=Label("fraud"), auxiliary=(Label("refund"),))
+    at = datetime(2025, 1, 1)
+    day = _table(table, {"at": at, "fraud": 1, "refund": None, "amount": 1.0}, 4)
+    before = _table(table, {"at": at, "fraud": 1, "refund": 2.0, "amount": 1.0}, 4)
+    found = drift.distances(day.column, [before.column] * 2, table, limits={}, limit=0.1)
+    assert {each.column for each in found} == {"fraud", "amount", "at", drift.ROWS}

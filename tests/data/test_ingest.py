@@ -586,8 +586,15 @@ def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
     assert come_in(2, renamed, "b", "s") == [[-1, -1], [-1, -1], [0, 2]]
 
 
-def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver: Deliver) -> None:
+@pytest.mark.parametrize("is_auxiliary", [False, True])
+def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(
+    deliver: Deliver, is_auxiliary: bool
+) -> None:
     """A label of `ripe_after` 14 days is known on the 15th day after its own; late_days are but 2."""
+    table = PAYMENTS
+    if is_auxiliary:
+        assert PAYMENTS.label
+        table = replace(PAYMENTS, label=Label("online"), auxiliary=(PAYMENTS.label,))
 
     class Bank:
         today = nth(0)
@@ -602,7 +609,7 @@ def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver
     bank = Bank()
     for number in (0, 14, 15, 16):
         bank.today = nth(number)
-        batch = ingest(Home.here(), night(nth(number)), bank, PAYMENTS, IngestParams(late_days=2))
+        batch = ingest(Home.here(), night(nth(number)), bank, table, IngestParams(late_days=2))
         assert (nth(0) in batch.late_days) == (number == 15)
     assert pq.read_table(part_of(nth(1)), partitioning=None)["fraud"].to_pylist() == [1, 1, 1]
     assert pq.read_table(part_of(nth(2)), partitioning=None)["fraud"].to_pylist() == [None] * 3

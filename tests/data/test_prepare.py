@@ -16,7 +16,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.record_types import Dataset
 from daybreak.contract.sections import Plug, PrepareParams
-from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import ARRAYS, Prepared, Window, read_state
 from daybreak.data.features import UNIT, labels_of
 from daybreak.data.prepare import CLEAN, SAMPLES, prepare, remake
@@ -73,6 +73,28 @@ class Payments(TableWorkload):
         if self.wrong == "shape":
             columns["numbers"] = np.zeros((len(rows), 1 + past.day.day % 2))
         return {} if self.wrong == "nothing" else columns
+
+
+class Several(TableWorkload):
+    """Payments of which more is known later: whether they were refunded, and how much of them."""
+
+    table = Table(
+        time="ts",
+        unit="account",
+        columns={**Payments.table.columns, "refunded": Bool(), "refund": Float()},
+        label=Label("fraud", ripe_after=days(2)),
+        auxiliary=(Label("refunded", ripe_after=days(4)), Label("refund", ripe_after=days(1))),
+    )
+    looks_back = timedelta(days=6)
+
+    def features(self, rows: pa.Table, state: Any, past: Any) -> dict[str, Any]:
+        CALLS.append((past.day, len(past.rows())))
+        assert not {"fraud", "refunded", "refund"} & set(rows.column_names)
+        before = past.rows()
+        for name, after in (("fraud", 2), ("refunded", 4), ("refund", 1)):
+            known = before.filter(pa.compute.is_valid(before[name]))["ts"].to_pylist()
+            assert all(time.date() <= past.day - timedelta(days=1 + after) for time in known)
+        return {"amount": rows["amount"].to_numpy()}
 
 
 class Amounts:
@@ -171,6 +193,27 @@ def test_the_state_is_fitted_again_when_it_is_old_or_the_arguments_are_others() 
     assert records.digest(ARRAYS / "state") != fitted
     run(9, refit_days=1, wrong="-")
     assert len(CALLS) == 8
+
+
+def test_further_labels_are_known_from_a_night_of_their_own_on_and_null_before() -> None:
+    for day in range(10):
+        rows = rows_of(day)
+        more = {"refunded": [n % 2 == 0 for n in range(40)], "refund": [None, *np.arange(1.0, 40)]}
+        columns = {name: rows[name] for name in rows.column_names} | more
+        write(day, pa.table(columns, schema=Several.table.schema()))
+    run(8, use="Several")
+    samples = Samples(ARRAYS, "train")
+    refunded = samples.column("refunded").reshape(-1, 40)
+    assert [bool(np.isnan(day).all()) for day in refunded] == [False] * 5 + [True]
+    assert refunded[0].tolist() == [1.0, 0.0] * 20
+    assert np.isnan(samples.column("refund").reshape(-1, 40)).sum(1).tolist() == [1] * 6
+    assert samples.column("refund").dtype == np.float32
+    kept = inode(0)
+    run(9, use="Several")
+    assert [(day - FIRST).days for day, _ in CALLS] == [5, 7]  # whose refunds are known now, and the new one
+    assert inode(0) == kept
+    refunded = Samples(ARRAYS, "train").column("refunded").reshape(-1, 40)
+    assert [bool(np.isnan(day).all()) for day in refunded] == [False] * 6 + [True]
 
 
 def test_days_that_leave_the_window_take_their_samples_with_them() -> None:

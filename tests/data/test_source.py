@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -640,6 +641,29 @@ def test_numbers_of_classes_become_those_of_the_classes_by_now() -> None:
     now = conform(rows, topics("billing", "legal", "tech"), origin="x")
     assert now["topic"].to_pylist() == [2, -1, -1, None, 0]
     assert conform(now, before, origin="x")["topic"].to_pylist() == [2, -1, -1, None, 0]
+
+
+@pytest.mark.parametrize(
+    ("auxiliary", "sentence"),
+    [
+        ("amount", "the auxiliary label amount is no single number; declare it Float"),
+        ("vector", "the auxiliary label vector is no single number"),
+        ("fraud", "fraud is an auxiliary label, and that is the table's for another use; name in label"),
+        ("at", "at is an auxiliary label, and that is the table's for another use"),
+        ("other", "the table's auxiliary label 1 is 'other', which is not among its columns"),
+    ],
+)
+def test_an_auxiliary_label_is_another_column_of_numbers(auxiliary: str, sentence: str) -> None:
+    columns = {"at": Time(), "amount": Category(), "vector": Float(size=2), "fraud": Int(), "late": Bool()}
+    table = Table(time="at", columns=columns, label=Label("fraud"), auxiliary=(Label("late"),))
+    assert list(table.labels) == ["fraud", "late"]
+    assert list(table.features) == ["at", "amount", "vector"]
+    with pytest.raises(ParamsError, match=sentence):
+        replace(table, auxiliary=(Label(auxiliary),))
+    with pytest.raises(ParamsError, match="late is an auxiliary label, and the table has no label"):
+        replace(table, label=None)
+    with pytest.raises(ParamsError, match="the auxiliary label late has classes, which only the label may"):
+        replace(table, auxiliary=(Label("late", classes=("no", "yes")),))
 
 
 def test_a_label_of_classes_is_their_number_or_a_value_that_is_none_of_them_would_be_trained_on() -> None:

@@ -48,6 +48,13 @@ def test_rules_follow_from_the_types_of_a_table() -> None:
     ]
 
 
+def test_an_auxiliary_label_need_not_be_there() -> None:
+    columns = {**PAYMENTS["columns"], "refund": Float()}
+    names = {rule.name for rule in rules_of(Suite(), Table(**PAYMENTS | {"columns": columns}))}
+    table = Table(**PAYMENTS | {"columns": columns, "auxiliary": (Label("refund"),)})
+    assert names - {rule.name for rule in rules_of(Suite(), table)} == {"refund is there"}
+
+
 def test_a_number_is_finite_unless_its_range_is_off() -> None:
     numbers = {
         "free": Float(),

@@ -44,7 +44,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Tanh())
-        self.head = nn.Linear(8, 1)
+        self.head = nn.Linear(8, 2)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         answer: Tensor = self.head(self.encoder(batch["x"]))
@@ -80,13 +80,14 @@ class Rows:
         drawn = np.random.default_rng(0)
         self.x = torch.tensor(drawn.normal(size=(NUM_SAMPLES, 2)), dtype=torch.float32)
         self.is_fraud = (self.x[:, 0] > 0).long()
+        self.refunded = torch.where(self.x[:, 1] > 0, self.is_fraud.float(), torch.nan)  # or not yet known
 
     def __len__(self) -> int:
         return NUM_SAMPLES
 
     def __getitems__(self, samples: Any) -> dict[str, Tensor]:
         rows = torch.as_tensor(np.asarray(samples))
-        return {"x": self.x[rows], "is_fraud": self.is_fraud[rows]}
+        return {"x": self.x[rows], "is_fraud": self.is_fraud[rows], "refunded": self.refunded[rows]}
 
 
 def made_of(code: str, folder: Path) -> Any:

@@ -131,8 +131,9 @@ class Label(Record):
 class Table(Record):
     """The rows of a partition.
 
-    Raises ParamsError where a column has a name reserved for Daybreak, where time, unit, key or label is not
-    among the columns, where a label with classes is not declared as their number, or the zone is unknown.
+    Raises ParamsError where a column has a name reserved for Daybreak, where time, unit, key or a label is
+    not among the columns, where a label with classes is not declared as their number, where an auxiliary
+    label is no number or is another label, or where the zone is unknown.
     """
 
     columns: dict[str, AnyColumn]
@@ -140,6 +141,7 @@ class Table(Record):
     unit: str = ""  # column of what is independent of each other, as accounts; "": each row is
     key: tuple[str, ...] = ()  # columns that no two rows of a partition share; (): rows may repeat
     label: Label | None = None
+    auxiliary: tuple[Label, ...] = ()  # further labels that a loss may use; nothing is judged by them
     zone: str = "UTC"  # in which a day begins and times are kept
 
     def __post_init__(self) -> None:
@@ -150,6 +152,7 @@ class Table(Record):
             )
         named = {"time": self.time, "unit": self.unit, "label": self.label.column if self.label else ""}
         named |= {f"key {number}": name for number, name in enumerate(self.key, 1)}
+        named |= {f"auxiliary label {number}": each.column for number, each in enumerate(self.auxiliary, 1)}
         for what, name in named.items():
             if name and name not in self.columns:
                 raise ParamsError(
@@ -159,6 +162,7 @@ class Table(Record):
         kind = type(self.columns[self.time])
         if kind is not Time:
             raise ParamsError(f"the table's time {self.time!r} is {kind.__name__}; declare it Time()")
+        self._expect_auxiliary()
         if self.label and self.label.classes:
             label, last = self.columns[self.label.column], len(self.label.classes) - 1
             if not isinstance(label, Int) or (label.min, label.max) != (
@@ -171,11 +175,40 @@ class Table(Record):
                 )
         check_zone(self.zone, of="the table's zone")
 
+    def _expect_auxiliary(self) -> None:
+        """Raises ParamsError for an auxiliary label that no batch could hold."""
+        taken = {self.time, self.unit, *self.key, self.label.column if self.label else ""}
+        for each in self.auxiliary:
+            column = self.columns[each.column]
+            if self.label is None or each.column in taken:
+                why = (
+                    "the table has no label" if self.label is None else "that is the table's for another use"
+                )
+                raise ParamsError(
+                    f"{each.column} is an auxiliary label, and {why}; name in label what is judged, and in "
+                    f"auxiliary other columns, each once"
+                )
+            if not isinstance(column, Float | Int | Bool) or (isinstance(column, Float) and column.size):
+                raise ParamsError(
+                    f"the auxiliary label {each.column} is no single number; declare it Float(), Int() or "
+                    f"Bool(), and number its values at the source"
+                )
+            if each.classes:
+                raise ParamsError(
+                    f"the auxiliary label {each.column} has classes, which only the label may have; number "
+                    f"its values at the source"
+                )
+            taken.add(each.column)
+
+    @property
+    def labels(self) -> dict[str, Label]:
+        """Returns the label and the auxiliary ones, by their columns."""
+        return {each.column: each for each in (self.label, *self.auxiliary) if each}
+
     @property
     def features(self) -> dict[str, AnyColumn]:
-        """Returns the columns that a model may see: all but the label."""
-        hidden = self.label.column if self.label else ""
-        return {name: column for name, column in self.columns.items() if name != hidden}
+        """Returns the columns that a model may see: all but labels."""
+        return {name: column for name, column in self.columns.items() if name not in self.labels}
 
     def schema(self) -> "pa.Schema":
         """Returns the columns' types in Arrow, in order; that of a label has its classes as metadata."""

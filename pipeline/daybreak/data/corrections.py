@@ -86,7 +86,7 @@ def sample_rows(workload: Any, rows: "pa.Table", later: "Sequence[pa.Table]") ->
     """Returns the rows that stay as they were delivered, with the labels that the correction gives them."""
     made = corrected(workload, rows, later)
     kept = rows.select(list(workload.table.columns)).take(made[PLACE])
-    if workload.table.label is None:
-        return kept
-    where = kept.schema.get_field_index(workload.table.label.column)
-    return kept.set_column(where, kept.schema.field(where), made[workload.table.label.column])
+    for name in workload.table.labels:
+        where = kept.schema.get_field_index(name)
+        kept = kept.set_column(where, kept.schema.field(where), made[name])
+    return kept

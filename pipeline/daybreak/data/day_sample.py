@@ -84,13 +84,18 @@ def read_sample(path: Path, day: date, *, of: str) -> Sample | None:
 
 
 def columns_of(table: Table, *, with_label: bool = True) -> list[str]:
-    """Returns the columns that figures are of: no times, bytes, vectors, and none with `limits` off."""
+    """Returns the columns that figures are of: no times, bytes, vectors, and none with `limits` off.
+
+    Nor are they of auxiliary labels, of which a new day knows fewer than days before it.
+    """
+    late = {each.column for each in table.auxiliary}
     return [
         name
         for name, column in table.columns.items()
         if not isinstance(column, Time | Bytes)
         and not (isinstance(column, Float) and column.size)
         and "limits" not in column.off
+        and name not in late
         and (with_label or not is_label(table, name))
     ]
 

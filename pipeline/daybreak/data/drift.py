@@ -71,10 +71,11 @@ def _measured(
     """Yields name, statistic and distance of each column; nothing where one side has no value."""
     import pyarrow as pa
 
-    label = table.label
+    label, late = table.label, {each.column for each in table.auxiliary}
+    late |= {label.column} if label and label.ripe_after else set()
     for name, column in table.columns.items():
         is_label = label is not None and name == label.column
-        if is_label and label and label.ripe_after:
+        if name in late:
             continue
         nulls = name if column.kind == "id" else f"{name} nulls"
         of_values = column.kind != "id" and "drift" not in column.off and name not in off

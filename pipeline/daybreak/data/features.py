@@ -10,7 +10,7 @@ as delivered. The label and the unit are added here.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
@@ -58,12 +58,12 @@ class Past:
         import pyarrow as pa
 
         table: Table = self.workload.table
-        rows, label = self.read(day).select(list(table.columns)), table.label
-        if label is None or is_ripe(table, day, by=self.day - timedelta(days=1)):
-            return rows
-        where = rows.schema.get_field_index(label.column)
-        nulls = pa.nulls(len(rows), rows.schema.field(where).type)
-        return rows.set_column(where, rows.schema.field(where), nulls)
+        rows = self.read(day).select(list(table.columns))
+        for name in unripe(table, day, by=self.day - timedelta(days=1)):
+            where = rows.schema.get_field_index(name)
+            nulls = pa.nulls(len(rows), rows.schema.field(where).type)
+            rows = rows.set_column(where, rows.schema.field(where), nulls)
+        return rows
 
     def _corrected(self, day: date, known: "Mapping[date, pa.Table]") -> "pa.Table":
         later = [rows for other, rows in known.items() if day < other <= day + reach(self.workload)]
@@ -71,9 +71,14 @@ class Past:
 
 
 def is_ripe(table: Table, day: date, *, by: date) -> bool:
-    """Returns whether the labels of a day are known by the end of another."""
-    after = table.label.ripe_after if table.label else timedelta()
-    return datetime.combine(day, time()) + after <= datetime.combine(by, time())
+    """Returns whether the labels of a day are known by the end of another, but for auxiliary ones."""
+    return day <= by and not (table.label and table.label.column in unripe(table, day, by=by))
+
+
+def unripe(table: Table, day: date, *, by: date) -> tuple[str, ...]:
+    """Returns the labels, auxiliary ones too, that are not all known of a day by the end of another."""
+    begins, ends = datetime.combine(day, time()), datetime.combine(by, time())
+    return tuple(name for name, label in table.labels.items() if begins + label.ripe_after > ends)
 
 
 def read_clean(day: date) -> "pa.Table":
@@ -144,30 +149,51 @@ def features_of(workload: Any, rows: "pa.Table", state: State, past: Past) -> "d
     return arrays
 
 
-def samples_of(workload: Any, rows: "pa.Table", state: State, past: Past) -> "dict[str, NDArray[Any]]":
-    """Returns the arrays of all rows whose label is known: features, label and unit."""
+def samples_of(
+    workload: Any, rows: "pa.Table", state: State, past: Past, *, unknown: Collection[str] = ()
+) -> "dict[str, NDArray[Any]]":
+    """Returns the arrays of all rows whose label is known: features, labels and unit.
+
+    The values of auxiliary labels that are `unknown` are left out.
+    """
     import pyarrow.compute as pc
 
     table: Table = workload.table
     if table.label:
         rows = rows.filter(pc.is_valid(rows[table.label.column]))
     arrays = features_of(workload, rows, state, past)
-    return arrays | labels_of(table, rows) | ({UNIT: _unit(rows[table.unit])} if table.unit else {})
+    return (
+        arrays
+        | labels_of(table, rows, unknown=unknown)
+        | ({UNIT: _unit(rows[table.unit])} if table.unit else {})
+    )
 
 
-def labels_of(table: Table, rows: "pa.Table") -> "dict[str, NDArray[Any]]":
-    """Returns the labels of rows by the label's name; none where the table has none.
+def labels_of(table: Table, rows: "pa.Table", *, unknown: Collection[str] = ()) -> "dict[str, NDArray[Any]]":
+    """Returns the labels of rows by their names; none where the table has none.
 
     They are float32 or int64, shape [len(rows)], and float32 [len(rows), size] where the label is a vector.
+    Auxiliary ones are float32, with nan for null and where they are `unknown`.
 
     Raises DataError where a label is not a number, or a vector of numbers, or infinite as float32.
     """
     import numpy as np
-    import pyarrow as pa
 
     if table.label is None:
         return {}
-    name = table.label.column
+    return _label(table.label.column, rows) | {
+        each.column: np.full(len(rows), np.nan, dtype=np.float32)
+        if each.column in unknown
+        else _as_float32(rows[each.column].cast("float64").to_numpy(zero_copy_only=False), each.column)
+        for each in table.auxiliary
+    }
+
+
+def _label(name: str, rows: "pa.Table") -> "dict[str, NDArray[Any]]":
+    """Returns the array of the label that is judged, by its name."""
+    import numpy as np
+    import pyarrow as pa
+
     kind = rows.schema.field(name).type
     if pa.types.is_fixed_size_list(kind):
         vectors = rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
@@ -196,16 +222,15 @@ def _as_float32(values: "NDArray[Any]", name: str) -> "NDArray[np.float32]":
 
 
 def _named(made: Any, workload: Any) -> Mapping[str, Any]:
-    label = workload.table.label.column if workload.table.label else UNIT
     if not isinstance(made, Mapping) or not made:
         raise ParamsError(
             f"{type(workload).__name__}.features returns {type(made).__name__}; "
             f"return a dict of arrays by name, at least one"
         )
-    if clash := sorted({UNIT, label} & set(made)):
+    if clash := sorted({UNIT, *workload.table.labels} & set(made)):
         raise ParamsError(
             f"{type(workload).__name__}.features returns an array named {clash[0]!r}, as the "
-            f"{'label' if clash[0] == label else 'unit'} is; give one of them another name (a column gets "
+            f"{'unit' if clash[0] == UNIT else 'label'} is; give one of them another name (a column gets "
             "one under source.columns)"
         )
     return made

@@ -142,7 +142,8 @@ def fetch_again(
 
 def _days_until_ripe(table: Table) -> int:
     """Days to look back for labels: those of a day are all known `ripe_after` its end."""
-    return math.ceil(table.label.ripe_after / timedelta(days=1)) + 1 if table.label else 0
+    after = [label.ripe_after / timedelta(days=1) for label in table.labels.values()]
+    return math.ceil(max(after)) + 1 if after else 0
 
 
 def _emptied(

@@ -33,7 +33,7 @@ from daybreak.contract.workload import ARRAYS, Prepared, State, Window, read_sta
 from daybreak.data.corrections import corrects, later_days, reach
 from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
-from daybreak.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
+from daybreak.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of, unripe
 from daybreak.data.partitions import part_of, partitions
 from daybreak.storage import known_digests
 from daybreak.storage.home import Home
@@ -73,7 +73,7 @@ def prepare(
         num_train, num_test = _whole_window(home, workload, window, here, plug=plug, params=params)
     elif hasattr(workload, "features"):
         num_train, num_test, num_of_days = _by_partition(
-            home, workload, window, here, plug=plug, params=params
+            home, workload, window, here, plug=plug, params=params, by=night.day
         )
     else:
         num_train, num_test = _counted(workload, window)
@@ -114,7 +114,8 @@ def remake(workload: Any, model: Path, folder: Path) -> None:
         return
     for day in test:
         rows = rows_of(workload, day, here, last=last)
-        made = samples_of(workload, rows, state, past_of(workload, day, here))
+        unknown = unripe(workload.table, day, by=max(here))
+        made = samples_of(workload, rows, state, past_of(workload, day, here), unknown=unknown)
         write_samples(folder / f"day={day}", made)
     shutil.copy(ARRAYS / "meta.json", folder)
 
@@ -239,8 +240,9 @@ def _by_partition(
     *,
     plug: WorkloadPlug,
     params: PrepareParams,
+    by: date,
 ) -> tuple[int, int, dict[str, int]]:
-    """Makes the samples of each partition that has changed.
+    """Makes the samples of each partition that has changed, or of which more labels are known `by` a day.
 
     Returns how many the two splits have, and each day of training.
     """
@@ -258,7 +260,11 @@ def _by_partition(
     state = read_state(ARRAYS)
     wanted = [*window.train, *window.test]
     _remove_all_but(wanted, keys["days"])
-    digests = _digests(home, wanted, here, workload)
+    unknown = {day: unripe(workload.table, day, by=by) for day in wanted}
+    digests = {
+        day: " ".join([digest, *unknown[day]])
+        for day, digest in _digests(home, wanted, here, workload).items()
+    }
     new = [day for day in wanted if keys["days"].get(str(day)) != digests[day]]
     for day in _with_progress(new):
         rows = (
@@ -266,7 +272,8 @@ def _by_partition(
             if corrects(workload)
             else read_clean(day)
         )
-        made = samples_of(workload, rows, state, past_of(workload, day, here))
+        past = past_of(workload, day, here)
+        made = samples_of(workload, rows, state, past, unknown=unknown[day])
         write_samples(_samples(day).parent, made)
         keys["days"][str(day)] = digests[day]
     kinds = {day: np.load(_samples(day), mmap_mode="r") for day in wanted}

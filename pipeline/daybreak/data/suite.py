@@ -190,9 +190,8 @@ def _of_types(table: Table) -> Iterator[Rule]:
 
 def _derived(table: Table) -> Iterator[Rule]:
     """The rules that follow from the types of the table's columns."""
-    label = table.label.column if table.label else ""
     for name, column in table.columns.items():
-        if not column.nullable and name != label and "nulls" not in column.off:
+        if not column.nullable and name not in table.labels and "nulls" not in column.off:
             kwargs: dict[str, Any] = {"column": name}
             yield Rule(name=f"{name} is there", type="expect_column_values_to_not_be_null", kwargs=kwargs)
     for name, column in table.columns.items():

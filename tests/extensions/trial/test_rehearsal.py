@@ -318,6 +318,22 @@ def test_a_fault_is_one_sentence_that_names_the_method(
         in_process()
 
 
+@pytest.mark.slow
+def test_an_auxiliary_label_is_known_to_the_loss_and_not_to_predict(
+    home: Path, in_process: Callable[..., None]
+) -> None:
+    label = 'label=Label("is_fraud", ripe_after=days(14)),'
+    edit(home, label, f'{label} auxiliary=(Label("online"),),')
+    edit(
+        home,
+        "binary_cross_entropy_with_logits(model",
+        '(1 + batch["online"]) * binary_cross_entropy_with_logits(model',
+    )
+    edit(home, "model(batch).sigmoid()}", 'model(batch).sigmoid() * batch["online"]}')
+    with pytest.raises(ParamsError, match=r"Fraud\.predict needs the label 'online', which nobody knows"):
+        in_process()
+
+
 def test_a_module_that_git_ignores_is_missed(home: Path) -> None:
     (home / ".gitignore").write_text("helper.py\n")
     (home / "helper.py").write_text("X = 1\n")

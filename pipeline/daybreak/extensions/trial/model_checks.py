@@ -337,17 +337,18 @@ class ModelChecks:
             )
 
     def _predicted(self, workload: Any, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        label = self.table.label.column if self.table.label else ""
-        seen = {name: values for name, values in batch.items() if name != label} if label else batch
+        labels = self.table.labels
+        seen = {name: values for name, values in batch.items() if name not in labels} if labels else batch
         with torch.inference_mode():
             try:
                 return predictions(workload, model, seen, size=_size(batch))
             except KeyError as error:
-                if error.args != (label,):
+                name = error.args[0] if error.args else None
+                if name not in labels:
                     raise self._fails("predict", error) from error
                 raise self._wrong(
                     "predict",
-                    f"needs the label {label!r}, which nobody knows by then",
+                    f"needs the label {name!r}, which nobody knows by then",
                     "predict from features alone",
                 ) from None
             except PipelineError:

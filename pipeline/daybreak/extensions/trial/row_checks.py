@@ -31,7 +31,7 @@ from daybreak.data.bad_cells import without_texts
 from daybreak.data.corrections import corrects, sample_rows
 from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
-from daybreak.data.features import CLEAN, Past, is_ripe, past_of, samples_of
+from daybreak.data.features import CLEAN, Past, is_ripe, past_of, samples_of, unripe
 from daybreak.data.partition_scan import PartitionScan
 from daybreak.data.partitions import PART, part_of, partitions
 from daybreak.data.row_rules import failing
@@ -242,14 +242,19 @@ class RowChecks(ModelChecks):
             self._say("corrected", f"{len(rows):,} rows stay")
         past = past_of(self.workload, day, partitions(CLEAN))
         with self._method("features"):
-            arrays = samples_of(self.workload, rows, state, past)
+            arrays = self._made(self.workload, rows, state, past)
         prepare.write_samples(ARRAYS / f"day={day}", arrays)
-        self.again = partial(samples_of, rows=rows, state=state, past=past), arrays
+        self.again = partial(self._made, rows=rows, state=state, past=past), arrays
         self._try_features(rows, state, past, arrays)
         meta = {"first_day": str(day), "last_day": str(day), "test_days": [str(day)]}
         records.replace_text(ARRAYS / "meta.json", json.dumps(meta))
         self._say("features", shapes(arrays))
         return state
+
+    def _made(self, workload: Any, rows: pa.Table, state: State, past: Past) -> dict[str, Any]:
+        """Returns the samples of a day's rows, with the labels that are known on the newest day."""
+        unknown = unripe(self.table, past.day, by=self.days[-1])
+        return samples_of(workload, rows, state, past, unknown=unknown)
 
     def _try_features(self, rows: pa.Table, state: State, past: Past, arrays: Mapping[str, Any]) -> None:
         """Makes samples of a few of the rows as a new process does, in which `fit` did not run.
@@ -261,11 +266,11 @@ class RowChecks(ModelChecks):
         with trial_version.imported_anew(self._folder / CODE), self._method("features"):
             workload = self._params.workload.make()
             for start in (len(rows) - num, 0):
-                alone = samples_of(workload, rows.slice(start, num), state, past)
+                alone = self._made(workload, rows.slice(start, num), state, past)
                 others += _different(
                     alone, {name: values[start : start + num] for name, values in arrays.items()}
                 )
-            again = samples_of(workload, rows, state, past) if others else arrays
+            again = self._made(workload, rows, state, past) if others else arrays
         others = list(dict.fromkeys(others))
         if different := _different(again, arrays):
             raise self._wrong(
