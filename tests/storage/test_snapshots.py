@@ -103,8 +103,8 @@ def test_what_is_recorded_is_a_link_into_the_cache(recorded: Path) -> None:
     assert "reflink" in types or all(file.stat().st_nlink == 2 for file in files)
 
 
-def test_dvc_keeps_its_state_in_the_home(recorded: Path, tmp_path: Path) -> None:
-    state = Home.here().var / "dvc"
+def test_dvc_keeps_its_state_where_no_other_user_writes(recorded: Path) -> None:
+    state = recorded / ".dvc" / "tmp" / "state"
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     assert [each.name for each in state.iterdir()] == ["repo"]
     with snapshots.remote(recorded):

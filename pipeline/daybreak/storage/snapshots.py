@@ -367,15 +367,16 @@ def _waiting(action: Callable[[Any], T]) -> T:
 
 
 def _repository(folder: Path | None) -> Any:
-    """Returns the DVC repository of a folder, by default this one, which keeps its state in the home.
+    """Returns the DVC repository of a folder, by default this one, which keeps its state in itself.
 
     By default DVC keeps it in /var/tmp/dvc, where any user of the machine may write.
     """
     from dvc.repo import Repo
 
-    state = Home.here().var / "dvc"
+    root = Path(Repo.find_root(str(folder) if folder else None))
+    state = root / ".dvc" / "tmp" / "state"
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Repo(str(folder) if folder else None, config={"core": {"site_cache_dir": str(state)}})
+    return Repo(str(root), config={"core": {"site_cache_dir": str(state)}})
 
 
 def _remove_torn(folder: Path) -> None:
