@@ -149,9 +149,7 @@ class SampleOrder:
     def _of_slots(self, epoch: int, slots: Indices) -> Indices:
         if self._ends is None:
             return slots
-        (key, *_) = keys((self.seed, epoch, DRAWS))
-        shift = int(key) / 2**64
-        places = np.searchsorted(self._ends, slots + shift, side="right")
+        places = np.searchsorted(self._ends, slots + _shift(self.seed, epoch), side="right")
         return np.minimum(places, self._last)  # whose end is n but for rounding
 
     def _head(self, epoch: int) -> int:
@@ -195,3 +193,10 @@ class SampleOrder:
             batches.append(places[:number])
             places = places[number:]
         return batches
+
+
+@lru_cache(CACHED)
+def _shift(seed: int, epoch: int) -> float:
+    """Returns the number in [0, 1) by which the draws of an epoch are shifted."""
+    (key, *_) = keys((seed, epoch, DRAWS))
+    return int(key) / 2**64
