@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from daybreak.data.features import Past
+    from daybreak.workloads.calibrators import Calibrator
     from daybreak.workloads.metrics import Metric
     from daybreak.workloads.samples import Samples
 
@@ -49,6 +50,7 @@ class TableWorkload:
     Attributes:
         table: what the rows are.
         metrics: of what `predict` returns; the first decides.
+        calibrator: changes chances that `predict` returns, fitted on samples that were not trained on.
         looks_back: how far `past` reaches back from the day of the rows.
         reaches_back: how far rows correct earlier ones, by `corrected(rows, later)`, which a workload where
             some do has (daybreak/data/corrections.py).
@@ -56,6 +58,7 @@ class TableWorkload:
 
     table: ClassVar[Table]
     metrics: "ClassVar[tuple[Metric, ...]]" = ()
+    calibrator: "ClassVar[Calibrator | None]" = None
     looks_back: ClassVar[timedelta] = timedelta()
     reaches_back: ClassVar[timedelta] = timedelta()
 
