@@ -195,6 +195,7 @@ def settings(folder: Path, url: str, *, home: Path, dags: Path) -> dict[str, str
         "AIRFLOW__API__PORT": url.rpartition(":")[2],
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",  # a second is waited between any two tasks
         "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",  # who is asked for a second is waited for
     }
 
@@ -213,6 +214,8 @@ def all_supervised(folder: Path, *, home: Path, dags: Path) -> Iterator[Standalo
     """All that `make up` starts, under its supervisor: Airflow, MLflow and the router of `home`."""
     airflow = Standalone(f"http://127.0.0.1:{free_port()}", home)
     given = settings(folder, airflow.url, home=home, dags=dags) | {
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",  # a file that was touched is read at once
+        "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",  # and what was read, is known at once
         "DAYBREAK_UP": str(home),
         "ARTIFACTS": str(folder / "artifacts"),
         "MLFLOW_PORT": str(free_port()),

@@ -55,10 +55,14 @@ def folder_of(run: str) -> str:
     return run.replace(":", "-").replace("+", "-")
 
 
+PREDICTIONS = {"day": "2011-09-01", "version": 4, "to": "s3://shop/lists/2011-09-01", "num_rows": 3}
+
+
 @pytest.fixture(scope="module")
 def night(standalone: Any) -> str:
-    """A run that is late, whose night has a version in the registry; it has ended well."""
-    (standalone.home / "endings.json").write_text(json.dumps({"train": [75, 75, 0]}))
+    """A run that is late, whose night has a version in the registry and predicts; it has ended well."""
+    said = {"train": [75, 0], "records": {"predictions": PREDICTIONS}}
+    (standalone.home / "endings.json").write_text(json.dumps(said))
     name: str = standalone.trigger({"reason": "a test"}, logical_date=datetime.now(UTC))
     folder = standalone.home / "nights" / folder_of(name) / "data/run"
     standalone.until(folder.parents[1].exists)
@@ -111,13 +115,13 @@ def test_the_log_of_a_task_that_asks_again_has_what_it_says_and_no_more(standalo
     said = [line["event"] for line in log["content"] if "command_sensor.py" in json.dumps(line)]
     ran = [line for line in said if line.startswith("Running command: ")]
     assert len(ran) == 1
-    assert [line for line in said if line not in ran] == ['{"stage": "train"}'] * 3
+    assert [line for line in said if line not in ran] == ['{"stage": "train"}'] * 2
     assert "return code" not in json.dumps(log)
 
 
 def test_the_watch_starts_a_night_for_a_finding_once_and_the_night_says_why(standalone: Any) -> None:
     text = "watch: drift of version 3: served rows are \"unlike\" $(touch pwned); 'so'"
-    said = {"due": [0], "says": {"due": text}}
+    said = {"due": [0], "says": {"due": text}, "ingest": [99]}  # the rest adds nothing here
     (standalone.home / "endings.json").write_text(json.dumps(said))
     watches, name, started = "/api/v2/dags/watch/dagRuns", "watch__drift-of-version-3", []
     for _ in range(2):
@@ -215,23 +219,10 @@ def test_a_person_is_asked_again_for_a_reason_and_nothing_in_it_is_run(standalon
     assert not list(Path(standalone.home).rglob("pwned"))
 
 
-def test_a_stop_on_the_command_line_answers_the_question(standalone: Any) -> None:
-    before = len(calls(standalone))
-    run, now = asked(standalone, seconds=3600), datetime.now(UTC)
-    standalone.until(lambda: states(standalone, run).get("review") == "awaiting_input")
-    night = minimal_night(now, id=folder_of(run), airflow_run=f"retrain/{run}")
-    for _ in range(2):
-        airflow_question.answer(
-            Home(standalone.home), night, Stop(by="ann", reason="not tonight", stopped_at=now)
-        )
-    assert standalone.run_to_the_end(run) == "success"
-    said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
-    assert [call[:4] for call in said] == [["approve", "--reject", "--reason", "not tonight"]]
-
-
-def test_predictions_come_before_an_answer_that_would_make_them_late_and_are_told_once(
+def test_predictions_come_before_a_stop_on_the_command_line_which_is_the_answer_and_are_told_once(
     standalone: Any,
 ) -> None:
+    before = len(calls(standalone))
     written = {"day": "2011-09-01", "version": 3, "to": "s3://shop/lists/2011-09-01", "ahead_of": "review"}
     run = asked(standalone, seconds=3600, records={"predictions": written}, ahead=[0])
 
@@ -248,18 +239,13 @@ def test_predictions_come_before_an_answer_that_would_make_them_late_and_are_tol
     assert told() == [("predict_ahead", event)]
     now = datetime.now(UTC)
     night = minimal_night(now, id=folder_of(run), airflow_run=f"retrain/{run}")
-    airflow_question.answer(Home(standalone.home), night, Stop(by="ann", reason="slow", stopped_at=now))
+    for _ in range(2):
+        airflow_question.answer(Home(standalone.home), night, Stop(by="ann", reason="slow", stopped_at=now))
     assert standalone.run_to_the_end(run) == "success"
+    said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
+    assert [call[:4] for call in said] == [["approve", "--reject", "--reason", "slow"]]
     assert states(standalone, run)["predict"] == "skipped"
     assert told() == [("predict_ahead", event)]
-
-
-@pytest.mark.parametrize("record", ["approval", "stop"])
-def test_who_has_answered_on_the_command_line_is_not_asked_in_airflow(standalone: Any, record: str) -> None:
-    """The word came before the question, or before Airflow retried it."""
-    run = asked(standalone, seconds=3600, records={record: {"by": "ann", "reason": "seen"}})
-    assert standalone.run_to_the_end(run) == "success"
-    assert states(standalone, run)["review"] == "skipped"
 
 
 def test_twenty_answers_as_soon_as_they_are_asked_for_leave_the_scheduler_alive(standalone: Any) -> None:
@@ -345,9 +331,14 @@ def test_a_night_starts_once_its_assets_were_updated_and_has_the_day_of_the_upda
     """By assets rather than by the clock: the DAG file is read again, as after an edit of params.yaml."""
     path = standalone.home / "params.yaml"
     before, uris = path.read_text(), ["s3://shop/sales", "s3://shop/returns"]
-    (standalone.home / "endings.json").write_text("{}")
+    (standalone.home / "endings.json").write_text(json.dumps({"ingest": [99]}))  # the rest adds nothing here
     assert "\nnight:\n" in before
-    path.write_text(before.replace("\nnight:\n", f"\nnight:\n  assets: {uris}\n"))
+
+    def edit(text: str) -> None:
+        path.write_text(text)
+        os.utime(standalone.home.parent / "dags" / "retrain.py")  # which Airflow then reads at once
+
+    edit(before.replace("\nnight:\n", f"\nnight:\n  assets: {uris}\n"))
 
     def asset(uri: str) -> int | None:
         found = standalone.ask("GET", f"/api/v2/assets?uri_pattern={uri}&dag_ids=retrain")[1]["assets"]
@@ -362,7 +353,7 @@ def test_a_night_starts_once_its_assets_were_updated_and_has_the_day_of_the_upda
         (run,) = standalone.until(lambda: standalone.ask("GET", listed)[1]["dag_runs"])
         assert standalone.run_to_the_end(run["dag_run_id"]) == "success"
     finally:
-        path.write_text(before)
+        edit(before)
         dag = "/api/v2/dags/retrain"  # which others find as it was
         standalone.until(lambda: "0 3 * * *" in standalone.ask("GET", dag)[1]["timetable_summary"])
     (opened,) = [call for call in calls(standalone) if call[0] == "open" and "assets" in call]
@@ -391,7 +382,7 @@ def test_missed_nights_are_made_up_for_by_airflows_backfill_oldest_first(standal
 
 
 def test_those_downstream_hear_of_predictions_promotions_and_rollbacks_in_a_terminal(
-    standalone: Any,
+    standalone: Any, night: str
 ) -> None:
     def told() -> list[list[dict[str, Any]]]:
         """What each run of the DAG `deployed` has heard, oldest first."""
@@ -400,16 +391,10 @@ def test_those_downstream_hear_of_predictions_promotions_and_rollbacks_in_a_term
         values = (f"{path}/{run['dag_run_id']}/taskInstances/deploy/xcomEntries/return_value" for run in runs)
         return [json.loads(json.dumps(standalone.ask("GET", value)[1]["value"])) for value in values]
 
-    before = len(told())
-    written = {"day": "2011-09-01", "version": 4, "to": "s3://shop/lists/2011-09-01", "num_rows": 3}
-    (standalone.home / "endings.json").write_text(json.dumps({"records": {"predictions": written}}))
-    run = standalone.trigger({"reason": "promotes"})
-    assert standalone.run_to_the_end(run) == "success"
-    standalone.until(lambda: len(told()) > before)
-    assert told()[-1] == [{"event": "champion", "version": 4}]
+    standalone.until(lambda: [{"event": "champion", "version": 4}] in told())
     updates = standalone.ask("GET", "/api/v2/assets/events?source_dag_id=retrain&source_task_id=predict")[1]
-    assert [one["extra"] for one in updates["asset_events"] if one["source_run_id"] == run] == [
-        {"event": "predictions", "model": "daybreak", **written}
+    assert [one["extra"] for one in updates["asset_events"] if one["source_run_id"] == night] == [
+        {"event": "predictions", "model": "daybreak", **PREDICTIONS}
     ]
     event = {"event": "champion", "model": "daybreak", "version": 3}
     airflow_assets.update(Home(standalone.home), DownstreamParams(), event)
