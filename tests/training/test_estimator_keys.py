@@ -7,7 +7,7 @@ import pytest
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.sections import Params
-from daybreak.training.estimator_keys import expect_applicable
+from daybreak.training.estimator_keys import expect_all_samples, expect_applicable
 from tests.training.nights import ROOT
 
 
@@ -43,3 +43,15 @@ def test_what_init_writes_is_applicable() -> None:
 def test_what_is_of_networks_is_refused(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ParamsError, match=sentence):
         expect_applicable(given(**changed))
+
+
+@pytest.mark.parametrize("what", ["weights", "lengths"])
+def test_samples_that_are_to_be_drawn_are_refused(what: str) -> None:
+    class Samples(list[int]):
+        """As many samples as numbers."""
+
+    samples = Samples([1, 2, 3])
+    expect_all_samples(None, samples)
+    setattr(samples, what, [1, 2, 3])
+    with pytest.raises(ParamsError, match=f"has {what}, by which samples are drawn, and an"):
+        expect_all_samples(None, samples)

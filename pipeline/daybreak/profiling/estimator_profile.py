@@ -23,6 +23,7 @@ from daybreak.contract.workload import ARRAYS, Workload, make_model
 from daybreak.machines import this_machine
 from daybreak.profiling import line_fit
 from daybreak.storage.home import Home
+from daybreak.training.estimator_keys import expect_all_samples
 from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sampling import SampleOrder
 
@@ -47,6 +48,7 @@ def profile(
     samples: Any = workload.dataset(ARRAYS, "train")
     if not len(samples):
         raise DataError(f"{ARRAYS} holds no sample to train on; look at prepare.window_days")
+    expect_all_samples(workload, samples)
     model: Any = make_model(workload, samples.state)
     by_trees = model.library.by_trees
     if not by_trees and training.epochs != 1:

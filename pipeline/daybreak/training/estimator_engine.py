@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from daybreak.contract.errors import JobError, ParamsError
+from daybreak.contract.errors import JobError
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 from daybreak.contract.workload import TrainingProgress, Workload, make_model
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.devices import peak_memory_bytes
 from daybreak.training.engine import START, UpdateResult
+from daybreak.training.estimator_keys import expect_all_samples
 from daybreak.training.fit import Fit
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import Rule, Scaled
 from daybreak.training.sample_order import Indices
-from daybreak.training.sampling import Sampling
 
 SCORED = 100_000  # samples at once
 ALIVE_EVERY_S = 10.0
@@ -52,12 +52,7 @@ class EstimatorEngine:
         alive: Callable[[], None] = lambda: None,
     ) -> None:
         """Opens the samples; `alive` is called every few seconds of an update, also by another thread."""
-        sampling = Sampling.of(dataset)
-        if sampling.weights is not None or sampling.lengths is not None:
-            raise ParamsError(
-                f"{type(workload).__name__} draws samples by weight or length, and an estimator takes all at "
-                f"once; leave that out, and set class_weight or the like of the estimator"
-            )
+        expect_all_samples(workload, dataset)
         self._workload: Any = workload
         self._dataset: Any = dataset
         self._seed, self._alive = seed, alive

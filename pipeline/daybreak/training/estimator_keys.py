@@ -1,8 +1,9 @@
-"""Checks params.yaml for what an estimator does not have: gradients, several workers, warm starts."""
+"""Checks params.yaml and samples for what an estimator does not have: gradients, workers, samples drawn."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import ParamsError
+from daybreak.training.sampling import Sampling
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from daybreak.contract.sections import Params, PlanSections
@@ -58,3 +59,14 @@ def expect_applicable(params: "PlanSections | Params") -> None:
     }
     if change := next((text for text, is_wrong in wanted.items() if is_wrong), ""):
         raise ParamsError(f"{params.workload.use} is an estimator and no network; set {change}")
+
+
+def expect_all_samples(workload: Any, dataset: Any) -> None:
+    """Raises ParamsError where the samples of an estimator are to be drawn by weight or length."""
+    sampling = Sampling.of(dataset)
+    if sampling.weights is not None or sampling.lengths is not None:
+        what = "weights" if sampling.weights is not None else "lengths"
+        raise ParamsError(
+            f"{type(workload).__name__} has {what}, by which samples are drawn, and an estimator takes all "
+            f"at once; leave them out, and set class_weight or the like of the estimator"
+        )

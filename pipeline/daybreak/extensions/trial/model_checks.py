@@ -41,7 +41,7 @@ from daybreak.registry.carried_code import MODEL
 from daybreak.registry.weights import batch_of, load_model
 from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
-from daybreak.training.estimator_keys import expect_applicable
+from daybreak.training.estimator_keys import expect_all_samples, expect_applicable
 from daybreak.training.recipe import Clipping
 from daybreak.training.sampling import SampleOrder, Sampling
 from daybreak.training.tuning import (
@@ -136,6 +136,8 @@ class ModelChecks:
                 batch_size=train.batch_size,
                 by_tokens=train.batch_by == "tokens",
             )
+        if has_estimator(self.workload):
+            expect_all_samples(self.workload, samples)
         self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
         return samples, batch
 
