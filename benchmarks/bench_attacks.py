@@ -582,6 +582,12 @@ ATTACKS = [
         "there is none but notify.command",
         f"{PARAMS}nothing_of_ours_unpickles_evaluates_text_or_builds_a_command_of_the_shell",
     ),
+    Attack(
+        "a page of a stranger asks a router on loopback",
+        "verdict",
+        "names of Host and Origin",
+        "tests/serving/test_router.py::test_a_page_of_a_stranger_asks_nothing_by_a_name_that_leads_here",
+    ),
     # By what a connection to the router sends, without a token.
     *(
         Attack(

@@ -61,7 +61,8 @@ def running(
 
     kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     params = RouterParams(**{"max_requests_per_s": 0, "timeout_s": 30, **changes})
-    app = make_app(kept, params, name="daybreak", home=Home(home), token=token, limits=limits)
+    names = server.own_names("127.0.0.1", params, token=token)
+    app = make_app(kept, params, name="daybreak", home=Home(home), token=token, limits=limits, names=names)
     listening = server.listen("127.0.0.1", 0)
     runs = uvicorn.Server(server.config(app, params))
     thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})

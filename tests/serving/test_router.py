@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -158,6 +159,32 @@ def test_a_model_that_fails_shows_what_is_popular_and_counts_as_an_error(router:
     logged = kept(router.log, answer["exposure"], "")
     assert (logged.error, logged.fallback) == ("ValueError: u13 brings bad luck", True)
     assert 'daybreak_errors_total{arm="champion",model="daybreak"} 1.0' in router.get("metrics").text
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("Host", "evil.example"),
+        ("Host", "127.0.0.1.evil.example:8000"),
+        ("Host", "[::1"),
+        ("Origin", "https://evil.example"),
+        ("Origin", "null"),
+    ],
+)
+def test_a_page_of_a_stranger_asks_nothing_by_a_name_that_leads_here(
+    router: Running, header: str, value: str
+) -> None:
+    status, answer = router.post("recommend", {"user": "u1"}, headers={header: value})
+    assert (status, answer["error"].partition(" is no name")[0]) == (403, repr(value))
+    for own in ("127.0.0.1:8000", "localhost", "[::1]:8000"):
+        assert router.post("recommend", {"user": "u1"}, headers={"Host": own})[0] == 200
+    assert router.post("recommend", {"user": "u1"}, headers={"Origin": "http://localhost:3000"})[0] == 200
+
+
+def test_the_page_of_what_may_be_asked_loads_nothing(router: Running) -> None:
+    page = router.get("docs").text
+    assert "POST /recommend" in page and "GET /health" in page and "attributes" in page
+    assert not re.findall(r"src=|href=|<script|https?://", page)
 
 
 def test_a_challenger_meets_its_share_of_users_and_the_same_ones_again(router: Running) -> None:

@@ -30,7 +30,6 @@ from urllib.parse import urlencode
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, StreamingResponse
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
@@ -234,13 +233,12 @@ def make_app(lead: Path, settings: RouterParams, *, token: str = "", loopback: b
         return PlainTextResponse("ok")
 
     _add_pages(app, pages)
-    if loopback and not token:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*server.LOOPBACK, "[::1]"])
     app.add_middleware(GZipMiddleware)
     return RequestLimiter(
         app,
         token=token,
         browser=True,
+        names=server.own_names("127.0.0.1" if loopback else "", settings, token=token),
         max_body_bytes=settings.max_body_bytes,
         max_requests_per_s=settings.max_requests_per_s,
     )

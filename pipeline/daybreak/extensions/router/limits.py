@@ -11,8 +11,9 @@ import hmac
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import HTTPException
 
@@ -50,12 +51,21 @@ class RequestLimiter:
     """Passes requests within the limits on to the app, and answers the others with an error."""
 
     def __init__(
-        self, app: App, *, max_body_bytes: int, max_requests_per_s: float, token: str, browser: bool = False
+        self,
+        app: App,
+        *,
+        max_body_bytes: int,
+        max_requests_per_s: float,
+        token: str,
+        browser: bool = False,
+        names: Collection[str] = (),
     ) -> None:
         """`browser`: people look at it, whose browsers send the token as the password of a login.
 
         Not where requests change something: a browser adds its password to those that other pages make.
+        `names` are those by which it may be asked, also by pages in a browser; any if there are none.
         """
+        self._names = {*names}
         self.app, self._max_body_bytes, self._browser = app, max_body_bytes, browser
         self._buckets, self._monitoring = Buckets(max_requests_per_s), Buckets(max_requests_per_s)
         self._expected = f"Bearer {token}".encode() if token else b""
@@ -70,6 +80,10 @@ class RequestLimiter:
             await refuse(send, 429, "too many requests a second; retry in a second")
             return
         headers = dict(scope["headers"])
+        if self._names and (stranger := self._stranger(headers)):
+            why = f"{stranger} is no name of this machine; ask http://127.0.0.1, or set $DAYBREAK_TOKEN"
+            await refuse(send, 403, why)
+            return
         if not self._trusts(headers) and scope["path"] != "/health":
             why = "the token is missing or wrong; send Authorization: Bearer TOKEN"
             login = 'Basic realm="Daybreak", charset="UTF-8"' if self._browser else "Bearer"
@@ -94,6 +108,21 @@ class RequestLimiter:
             return message
 
         await self.app(scope, counted, send)
+
+    def _stranger(self, headers: dict[bytes, bytes]) -> str:
+        """Returns the host or the page that asks by another name; "" where none does.
+
+        A page of any site may send requests to this machine, and may give the machine a name of its own.
+        """
+        for header, before in ((b"host", "//"), (b"origin", "")):
+            given = headers.get(header, b"").decode("latin1")
+            try:
+                name = urlsplit(before + given).hostname
+            except ValueError:
+                name = None
+            if given and name not in self._names:
+                return f"{given!r:.80}"
+        return ""
 
     def _trusts(self, headers: dict[bytes, bytes]) -> bool:
         given = headers.get(b"authorization", b"")

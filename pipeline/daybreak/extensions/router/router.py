@@ -20,17 +20,19 @@ loop. The router uses nothing else of a workload, so it knows no workload by nam
 
 import asyncio
 import contextlib
+import html
 import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 
 from daybreak.contract.errors import DataError, JobError
@@ -489,8 +491,12 @@ def make_app(
     home: Home,
     token: str = "",
     limits: LiveTestParams | None = None,
+    names: Collection[str] = (),
 ) -> RequestLimiter:
-    """Returns the app of a router for the model of that name, with its log and the limits of live tests."""
+    """Returns the app of a router for the model of that name, with its log and the limits of live tests.
+
+    It may be asked by these `names` of the machine, by any if there are none.
+    """
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -504,7 +510,7 @@ def make_app(
         yield
         await router.end()
 
-    app = FastAPI(title="Daybreak", lifespan=life)
+    app = FastAPI(title="Daybreak", lifespan=life, docs_url=None, redoc_url=None)
     for path in (*BODIES, "health", "metrics"):
         about = (getattr(Router, path).__doc__ or "").partition("\n")[0]
         extra = {"requestBody": _schema(BODIES[path])} if path in BODIES else None
@@ -517,12 +523,25 @@ def make_app(
             openapi_extra=extra,
             response_class=Response,
         )
+    app.add_api_route("/docs", lambda: HTMLResponse(_docs(app)), include_in_schema=False)
     return RequestLimiter(
         ShortCut(app),
         token=token,
+        names=names,
         max_body_bytes=params.max_body_bytes,
         max_requests_per_s=params.max_requests_per_s,
     )
+
+
+def _docs(app: FastAPI) -> str:
+    """Returns the page of what may be asked; FastAPI's own has its scripts from elsewhere."""
+    parts = ["<!doctype html><meta charset=utf-8><title>Daybreak</title><h1>Daybreak</h1>"]
+    for path, methods in app.openapi()["paths"].items():
+        for method, about in methods.items():
+            parts += [f"<h2>{method.upper()} {path}</h2><p>{html.escape(about['description'])}</p>"]
+            if body := about.get("requestBody"):
+                parts += [f"<pre>{html.escape(json.dumps(body['content'][JSON]['schema'], indent=2))}</pre>"]
+    return "\n".join(parts)
 
 
 def _schema(body: type[BaseModel]) -> dict[str, Any]:

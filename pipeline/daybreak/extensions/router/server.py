@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import JobError, ParamsError, PipelineError
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def own_names(host: str, params: RouterParams, *, token: str) -> tuple[str, ...]:
+    """Returns the names by which a server on `host` may be asked; () for any.
+
+    Where only this machine reaches it, and no token is asked for, a page in somebody's browser may reach it
+    by a name that leads here. A proxy that is trusted passes on names of its own.
+    """
+    return LOOPBACK if host in LOOPBACK and not token and not params.trusted_proxies else ()
+
+
 OTHER_FILES = 256  # that a router has open beside its connections: its log, the models, libraries
 SWITCH_S = 0.001  # how long a thread computes before the event loop has its turn; Python's own is 5 ms
 
@@ -45,6 +56,7 @@ def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
     listening = listen(host, port)
     traffic_log = open_log(log_url(params.serving, home.folder))
     sys.setswitchinterval(SWITCH_S)
+    names = own_names(host, settings, token=token)
     own = make_app(
         traffic_log,
         settings,
@@ -52,9 +64,10 @@ def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
         home=home,
         token=token,
         limits=params.section(LiveTestParams),
+        names=names,
     )
     logs = [traffic_log]
-    members = dict(_members(home, logs, token=token))
+    members = dict(_members(home, logs, token=token, names=names))
     app = Front(own, members) if members else own
     if host not in LOOPBACK and not token:
         log.warning(
@@ -80,7 +93,9 @@ def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
         listening.close()
 
 
-def _members(lead: Home, logs: list[Log], *, token: str) -> Iterator[tuple[str, "RequestLimiter"]]:
+def _members(
+    lead: Home, logs: list[Log], *, token: str, names: Collection[str]
+) -> Iterator[tuple[str, "RequestLimiter"]]:
     """Yields the routers of the other homes of the fleet, by model, and adds their logs to `logs`.
 
     One that cannot be made, or whose home has a fault, is left out with a warning: the others serve.
@@ -114,6 +129,7 @@ def _members(lead: Home, logs: list[Log], *, token: str) -> Iterator[tuple[str, 
                     home=member.home,
                     token=token,
                     limits=loaded.section(LiveTestParams),
+                    names=names,
                 ),
             )
         except PipelineError as error:
