@@ -18,6 +18,7 @@ from daybreak.contract.record_types import ServedDays, Watch
 from daybreak.gate import served_notices, watch
 from daybreak.report import publisher
 from daybreak.storage.home import Home
+from daybreak.storage.traffic_database import EXPOSURES, KEPT_ROWS, PREDICTIONS
 from daybreak.storage.traffic_log import Log
 from daybreak.workloads.served_rows import as_records
 from tests.conftest import make_repository
@@ -49,15 +50,24 @@ def home_of_weeks(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -
     return made
 
 
+@pytest.fixture(scope="module")
+def keeping(home_of_weeks: Path) -> Iterator[Running]:
+    """A router that keeps all rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        live_in(home_of_weeks, patch)
+        with running(home_of_weeks, keep_rows=1.0) as serving:
+            yield serving
+
+
 @pytest.fixture
-def router(home_of_weeks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A router that keeps all rows, and whose log is new."""
+def router(keeping: Running, home_of_weeks: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
+    """That router, of whose requests nothing is known."""
     live_in(home_of_weeks, monkeypatch)
-    for path in home_of_weeks.glob("var/serving.db*"):
-        path.unlink()
+    with sa.create_engine(keeping.log.url).begin() as connection:
+        for table in (EXPOSURES, PREDICTIONS, KEPT_ROWS):
+            connection.execute(table.delete())
     records.path_of(ServedDays, home_of_weeks / "var").unlink(missing_ok=True)
-    with running(home_of_weeks, keep_rows=1.0) as serving:
-        yield serving
+    return keeping
 
 
 def serve(router: Running, day: date, *, num: int = NUM, **fed: Any) -> None:
@@ -114,7 +124,7 @@ def test_a_column_in_another_unit_from_the_first_day_on_is_told(router: Running,
     (amount, *others) = seen.served.drift
     assert (amount.column, amount.since) == ("amount", None)
     assert {one.column for one in others} <= {"(prediction)", "(parts)"}
-    assert re.fullmatch(r"amount has the median \d\d,\d{3}, not \d\d\.\d\d", amount.words)
+    assert re.fullmatch(r"amount has the median \d\d,\d{3}, not \d\d\.\d+", amount.words)
     assert "; so on each served day: amount" in seen.reason
     settings = home_of_weeks / "params.yaml"
     text = settings.read_text()
