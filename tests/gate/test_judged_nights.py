@@ -19,7 +19,7 @@ from daybreak.report import publisher
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.toy.nights import PARAMS, make_night
-from tests.toy.stages import client, judge_night, register_night, serving
+from tests.toy.stages import Released, client, judge_night, register_night, serving
 
 FIRST_CHANCE = pytest.approx(0.0254, abs=1e-4)  # of the first changed recipe of a year
 
@@ -27,8 +27,8 @@ FIRST_CHANCE = pytest.approx(0.0254, abs=1e-4)  # of the first changed recipe of
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
 
-def test_a_worse_model_is_refused_and_changes_nothing(home: Path, release: Any) -> None:
-    release(0, 1.0)
+def test_a_worse_model_is_refused_and_changes_nothing(released: Released, release: Any) -> None:
+    released(1.0)
     assert release(1, 0.2) is None
     assert serving() == (1, 1)
     version = client().get_model_version("daybreak", "2")
@@ -37,8 +37,10 @@ def test_a_worse_model_is_refused_and_changes_nothing(home: Path, release: Any) 
     assert aliases.alias(client(), "daybreak", "challenger") == 0
 
 
-def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(home: Path, release: Any) -> None:
-    release(0, 1.0)
+def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(
+    home: Path, released: Released, release: Any
+) -> None:
+    released(1.0)
     assert release(1, 1.0).replaced == 1
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     folder = make_night(home, 2, weight=1.0, champion=champion)
@@ -74,9 +76,9 @@ def test_a_changed_recipe_that_is_better_every_night_serves_after_a_week(
     assert records.read(Verdict, records.RUN).recipe_test is None
 
 
-def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tuple[Any, ...], Params]:
+def judged_night(home: Path, released: Released, settings: Params) -> tuple[Night, tuple[Any, ...], Params]:
     """Returns a night after a promotion, the records that `gate` reads, and params of another recipe."""
-    release(0, 1.0)
+    released(1.0)
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     judge_night()
@@ -89,9 +91,9 @@ def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tup
 
 
 def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_chance_of_a_recipe(
-    home: Path, release: Any, settings: Params
+    home: Path, released: Released, settings: Params
 ) -> None:
-    night, inputs, another = judged_night(home, release, settings)
+    night, inputs, another = judged_night(home, released, settings)
     tried = judge.gate(night, *inputs, another, home=Home.here())
     assert (tried.action, tried.false_promotion_chance) == ("reject", FIRST_CHANCE)
     chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
@@ -101,9 +103,9 @@ def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_
 
 @pytest.mark.parametrize(("days", "action"), [(0, "promote"), (1, "reject")])
 def test_a_model_of_data_that_ends_before_the_champions_is_not_a_refresh(
-    home: Path, release: Any, settings: Params, days: int, action: str
+    home: Path, released: Released, settings: Params, days: int, action: str
 ) -> None:
-    night, inputs, _ = judged_night(home, release, settings)
+    night, inputs, _ = judged_night(home, released, settings)
     of_champion = ledger.history(Home.here())[0].dataset
     assert of_champion
     earlier = of_champion.last_day - timedelta(days)
@@ -117,9 +119,9 @@ def test_a_model_of_data_that_ends_before_the_champions_is_not_a_refresh(
 
 
 def test_the_verdict_on_another_recipe_says_what_was_changed_and_how_to_declare_it_the_same(
-    home: Path, release: Any, settings: Params
+    home: Path, released: Released, settings: Params
 ) -> None:
-    night, inputs, another = judged_night(home, release, settings)
+    night, inputs, another = judged_night(home, released, settings)
     verdict = judge.gate(night, *inputs, another, home=Home.here())
     assert verdict.reason.endswith(
         "; the recipe is not that of version 1 (train.epochs 3.0 -> 9.0); if it learns the same, declare "
@@ -129,10 +131,10 @@ def test_the_verdict_on_another_recipe_says_what_was_changed_and_how_to_declare_
 
 
 def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
-    home: Path, release: Any, settings: Params
+    home: Path, released: Released, settings: Params
 ) -> None:
     """Its own entry of the ledger is none of an earlier night."""
-    night, inputs, another = judged_night(home, release, settings)
+    night, inputs, another = judged_night(home, released, settings)
     first = judge.gate(night, *inputs, another, home=Home.here())
     records.write(first, records.RUN)
     ledger.commit_night(Home.here(), night, message="promote failed")
@@ -142,9 +144,9 @@ def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
 
 
 def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
-    home: Path, release: Any, settings: Params
+    home: Path, released: Released, settings: Params
 ) -> None:
-    release(0, 1.0)
+    released(1.0)
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     inputs = (

@@ -27,7 +27,7 @@ from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.minimal_records import answer_to, minimal_night
 from tests.toy.nights import make_night
-from tests.toy.stages import client, close_night, judge_night, promote_only, serving
+from tests.toy.stages import Released, client, close_night, judge_night, promote_only, serving
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -105,11 +105,11 @@ def test_only_a_proof_or_a_persons_word_on_this_verdict_promotes(
 
 
 @pytest.fixture
-def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
+def waiting(home: Path, released: Released) -> Callable[..., Verdict]:
     """The second night, judged but not promoted; whoever decides has two hours."""
 
     def waiting(when: str, *, weight: float = 1.0, gated: str = "samples: 0", proven: bool = True) -> Verdict:
-        release(0, 1.0)
+        released(1.0)
         champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         os.chdir(make_night(home, 1, weight=weight, champion=champion))
         text = Path("params.yaml").read_text().replace("samples: 0", gated)

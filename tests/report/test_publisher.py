@@ -17,7 +17,7 @@ from daybreak.rollout import ledger_copy, rollback
 from daybreak.storage import branch, snapshots
 from daybreak.storage.home import Home
 from tests.toy.nights import PARAMS, files_of_version, make_night
-from tests.toy.stages import client, judge_night, serving
+from tests.toy.stages import Released, client, judge_night, serving
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -95,10 +95,9 @@ def test_a_night_is_shown_before_its_data_are_sent_away_which_may_take_long_or_f
 
 
 def test_a_rollback_that_cannot_be_shown_stands_and_is_shown_by_the_next_watch(
-    home: Path, release: Any, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+    home: Path, released: Released, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for weight in (0.6, 1.0):
-        release(0 if weight < 1 else 1, weight)
+    released(0.6, 1.0)
     publisher.publish_closed(Home.here())
     shown = records.RUN.absolute() / "report.html"
     os.chdir(home)
@@ -116,10 +115,9 @@ def test_a_rollback_that_cannot_be_shown_stands_and_is_shown_by_the_next_watch(
 
 
 def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
-    home: Path, release: Any, settings: Params
+    home: Path, released: Released, settings: Params
 ) -> None:
-    release(0, 1.0)
-    release(1, 1.0)
+    released(1.0, 1.0)
     night, version = records.read(Night, records.RUN), records.read(Version, records.RUN)
     publisher.publish_closed(Home.here())
     page = home / "nights" / night.id / links.PAGE

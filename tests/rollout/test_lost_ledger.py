@@ -19,6 +19,7 @@ from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.toy.nights import files_of_version
+from tests.toy.stages import Released
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,19 +27,20 @@ pytestmark = [
 ]
 
 
-def tips_after(release: Any, *weights: float) -> list[str]:
+def tips_after(released: Released, *weights: float) -> list[str]:
     """Returns the newest commit of the ledger after each of these nights."""
     tips = []
-    for number, weight in enumerate(weights):
-        release(number, weight)
+    for num in range(1, len(weights) + 1):
+        released(*weights[:num])  # each is the one before and a night
         tips.append(branch.ledger_tip(Home.here()))
     return tips
 
 
 @pytest.fixture
-def lost(home: Path, release: Any) -> str:
+def lost(home: Path, released: Released) -> str:
     """Two versions were promoted and a third was not; then the branch was deleted. Its newest commit."""
-    *_, tip = tips_after(release, 0.2, 1.0, 0.1)
+    released(0.2, 1.0, 0.1)
+    tip = branch.ledger_tip(Home.here())
     subprocess.run(["git", "update-ref", "-d", branch.BRANCH], cwd=home, check=True)
     return tip
 
@@ -92,9 +94,9 @@ def test_an_alias_of_a_team_s_own_version_is_not_taken_for_a_lost_ledger_and_not
 
 
 def test_check_finds_that_mlflow_is_another_than_the_one_of_the_champion(
-    home: Path, release: Any, settings: Params, empty_store: Path, tmp_path: Path, monkeypatch: Any
+    home: Path, released: Released, settings: Params, empty_store: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    release(0, 1.0)
+    released(1.0)
     assert check._ledger(Home(home), settings.register_).ok
     other = shutil.copy(empty_store, tmp_path / "other.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
@@ -104,9 +106,9 @@ def test_check_finds_that_mlflow_is_another_than_the_one_of_the_champion(
 
 
 def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
-    home: Path, release: Any, settings: Params
+    home: Path, released: Released, settings: Params
 ) -> None:
-    before, tip = tips_after(release, 0.2, 1.0)
+    before, tip = tips_after(released, 0.2, 1.0)
     subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     for opens in (False, True):
         with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
@@ -114,9 +116,9 @@ def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
 
 
 def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused(
-    home: Path, release: Any, settings: Params
+    home: Path, released: Released, settings: Params
 ) -> None:
-    before, commit = tips_after(release, 1.0, 0.1)
+    before, commit = tips_after(released, 1.0, 0.1)
     publisher.publish_closed(Home.here())  # as `close` does
     subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):
@@ -124,9 +126,9 @@ def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused
 
 
 def test_a_commit_that_only_mlflow_names_is_shown_and_taken_only_by_name(
-    home: Path, release: Any, settings: Params
+    home: Path, released: Released, settings: Params
 ) -> None:
-    release(0, 1.0)
+    released(1.0)
     tip = branch.ledger_tip(Home.here())
     subprocess.run(["git", "branch", "kept", tip], cwd=home, check=True)  # so that it is not unreachable
     subprocess.run(["git", "update-ref", "-d", branch.BRANCH], cwd=home, check=True)
@@ -139,9 +141,9 @@ def test_a_commit_that_only_mlflow_names_is_shown_and_taken_only_by_name(
 
 
 def test_a_remote_that_has_the_ledger_is_named(
-    home: Path, release: Any, settings: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, released: Released, settings: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release(0, 1.0)
+    released(1.0)
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", "--branch", "main", str(home), str(clone)], check=True)
     monkeypatch.setenv("DAYBREAK_HOME", str(clone))

@@ -17,18 +17,16 @@ from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.toy.nights import files_of_version
-from tests.toy.stages import (
-    client,
-    serving,
-)
+from tests.toy.stages import Released, client, serving
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
 
-def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: Any, settings: Params) -> None:
-    for number in range(3):
-        release(number, 1.0)
+def test_rollback_moves_alias_and_data_back_and_once_more(
+    home: Path, released: Released, settings: Params
+) -> None:
+    released(1.0, 1.0, 1.0)
     os.chdir(home)
     made = rollback.rollback(Home.here(), settings.register_, reason="customers complain")
     assert (made.version, made.replaced, made.night) == (2, 3, "2025-01-11")
@@ -95,9 +93,10 @@ def test_a_person_at_a_terminal_is_asked_before_a_rollback(
     assert serving() == (serves, serves)
 
 
-def test_a_request_that_is_made_again_goes_back_once(home: Path, release: Any, settings: Params) -> None:
-    for number in range(3):
-        release(number, 1.0)
+def test_a_request_that_is_made_again_goes_back_once(
+    home: Path, released: Released, settings: Params
+) -> None:
+    released(1.0, 1.0, 1.0)
     os.chdir(home)
     first = rollback.rollback(Home.here(), settings.register_, reason="complaints", by="ann", once="run 7")
     assert (
@@ -122,11 +121,9 @@ def test_the_night_after_a_rollback_follows_it(release: Any, settings: Params, h
         rollback.rollback(Home.here(), settings.register_, steps=2, reason="a test")
 
 
-def test_with_nothing_promoted_there_is_nothing_to_roll_back(
-    home: Path, release: Any, settings: Params
-) -> None:
+def test_with_nothing_promoted_there_is_nothing_to_roll_back(released: Released, settings: Params) -> None:
     with pytest.raises(ReleaseError, match="no version was ever promoted"):
         rollback.rollback(Home.here(), settings.register_, reason="a test")
-    release(0, 1.0)
+    released(1.0)
     with pytest.raises(ReleaseError, match=r"cannot take back 1 promotion: .* are 1;"):
         rollback.rollback(Home.here(), settings.register_, reason="a test")

@@ -36,6 +36,7 @@ from daybreak.serving.recorded import NightArrays
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.toy.nights import FIRST, NUM_SAMPLES, files_of_version, make_arrays, make_night
+from tests.toy.stages import Released
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,9 +45,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def files(home: Path, release: Any) -> Path:
+def files(home: Path, released: Released) -> Path:
     """The artifacts of version 1, which serves, as whoever writes to MLflow's store sees them."""
-    release(0, 1.0)
+    released(1.0)
     return files_of_version(home, 1)
 
 
@@ -215,9 +216,9 @@ def test_a_version_that_no_night_made_is_not_served(home: Path, files: Path) -> 
 
 
 def test_a_version_scores_some_of_the_held_out_days_by_its_own_code_which_may_write_nothing_there(
-    home: Path, release: Any
+    home: Path, released: Released
 ) -> None:
-    release(0, 1.0)
+    released(1.0)
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert champion
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))

@@ -3,7 +3,6 @@
 import shutil
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -16,6 +15,7 @@ from daybreak.registry import carried_code
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.toy.nights import files_of_version
+from tests.toy.stages import Released
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,13 +24,10 @@ pytestmark = [
 
 
 @pytest.fixture
-def two(home: Path, release: Any) -> list[Version]:
+def two(home: Path, released: Released) -> list[Version]:
     """Two versions, of which the second serves."""
-    made = []
-    for number, weight in enumerate((0.2, 1.0)):
-        release(number, weight)
-        made.append(records.read(Version, records.RUN))
-    return made
+    released(0.2, 1.0)
+    return [records.read(Version, night / records.RUN) for night in sorted((home / "nights").iterdir())]
 
 
 def files_of(number: int) -> Path:
@@ -79,7 +76,7 @@ def test_a_link_among_the_files_of_a_version_is_refused(two: list[Version], tmp_
 
 def test_nobody_who_writes_to_mlflow_decides_which_version_serves(home: Path, two: list[Version]) -> None:
     """Alias, tags and the text of a verdict there are for show: the ledger says who serves."""
-    client = MlflowClient()
+    client = MlflowClient(mlflow_client.tracking_uri(Home.here()))
     client.set_registered_model_alias("daybreak", "champion", "1")
     client.set_model_version_tag("daybreak", "1", "status", "champion")
     client.update_model_version("daybreak", "1", description="**Verdict: promote.**")

@@ -65,7 +65,7 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
     day = FIRST + timedelta(days=number)
     folder = home / "nights" / day.isoformat()
     code = checkout.git("rev-parse", "HEAD", folder=home)
-    checkout.git("worktree", "add", "--detach", str(folder), code, folder=home)
+    checkout.add_worktree(home, folder, code)
     run = folder / records.RUN
     (folder / "params.yaml").write_text(PARAMS)
     (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages: {{}} # data of night {number}\n")

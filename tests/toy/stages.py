@@ -1,6 +1,9 @@
 """A repository with a real ledger and a real MLflow, and the chain of a night's release in it."""
 
+import contextlib
+import functools
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,9 @@ from daybreak.contract.record_types import (
 from daybreak.contract.sections import Params
 from daybreak.registry import aliases
 from daybreak.report import publisher
-from daybreak.storage import branch, ledger, mlflow_client
+from daybreak.storage import branch, checkout, ledger, mlflow_client
 from daybreak.storage.home import Home
+from tests.conftest import make_repository
 from tests.toy.nights import PARAMS, make_night
 
 
@@ -44,30 +48,72 @@ Release_ = Callable[..., Release | None]
 @pytest.fixture
 def release(home: Path) -> Release_:
     """Release night `number` with a model of this weight; returns None where the champion stays."""
+    return functools.partial(_release, home)
 
-    def release(number: int, weight: float) -> Release | None:
-        champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
-        folder = make_night(home, number, weight=weight, champion=champion)
-        os.chdir(folder)
-        judge_night()
-        try:
-            made = promote_night()
-        except NothingToDo:
-            made = None
-        night = records.read(Night, records.RUN)
-        ledger.commit_night(
-            Home.here(), night, message=f"{night.day}: {records.read(Verdict, records.RUN).action}"
-        )
-        return made
 
-    return release
+def _release(home: Path, number: int, weight: float) -> Release | None:
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    folder = make_night(home, number, weight=weight, champion=champion)
+    os.chdir(folder)
+    judge_night()
+    try:
+        made = promote_night()
+    except NothingToDo:
+        made = None
+    night = records.read(Night, records.RUN)
+    ledger.commit_night(
+        Home.here(), night, message=f"{night.day}: {records.read(Verdict, records.RUN).action}"
+    )
+    return made
+
+
+Released = Callable[..., None]
 
 
 @pytest.fixture
-def home_of_two(home: Path, release: Release_) -> Path:
+def released(home: Path, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Released:
+    """Replace the home by a copy of a home after nights 0, 1, ... with models of these weights.
+
+    The nights are those of `release`, which takes more than a second; so each such home is built once.
+    Routers and targets of the test do not hear of these nights.
+    """
+
+    def released(*weights: float) -> None:
+        _copy(_kept(tmp_path_factory.getbasetemp(), empty_store, weights), home)
+        os.chdir(sorted((home / "nights").iterdir())[-1])
+
+    return released
+
+
+@functools.cache
+def _kept(folder: Path, store: Path, weights: tuple[float, ...]) -> Path:
+    """A home after nights of these weights, for others to be copies of."""
+    home = folder / "-".join(("kept", *map(str, weights)))
+    if not weights:
+        make_repository(home, store=store)
+        (home / "params.yaml").write_text(PARAMS)
+        return home
+    home.mkdir()
+    _copy(_kept(folder, store, weights[:-1]), home)
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(home):
+        patch.setenv("DAYBREAK_HOME", str(home))
+        _release(home, len(weights) - 1, weights[-1])
+    return home
+
+
+def _copy(original: Path, home: Path) -> None:
+    from mlflow.tracking._tracking_service import utils
+
+    shutil.rmtree(home / ".git", ignore_errors=True)  # git's files are for reading alone
+    shutil.copytree(original, home, symlinks=True, dirs_exist_ok=True)
+    checkout.prune_worktrees(home)
+    utils._artifact_repos_cache.clear()  # by run alone, and a copy has the runs of the original
+
+
+@pytest.fixture
+def home_of_two(home: Path, released: Released) -> Path:
     """The repository as the current folder, after version 2 replaced 1; the last argument of a test."""
-    for number in range(2):
-        release(number, 1.0)
+    released(1.0, 1.0)
     os.chdir(home)
     return home
 
