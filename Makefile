@@ -17,6 +17,11 @@ UV := uv pip install --python .venv/bin/python --compile-bytecode
 HASHED := --require-hashes --no-deps --no-build-isolation
 WITHOUT_TORCH := sed -E '/^torch==/,/[^\\]$$/d' hashes.txt
 
+comma := ,
+# No proxy is asked for what runs here.
+export no_proxy := $(addsuffix $(comma),$(or $(no_proxy),$(NO_PROXY)))localhost,127.0.0.1,::1,[::1]
+export NO_PROXY := $(no_proxy)
+
 # Airflow and MLflow are configured here and nowhere else.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export DAYBREAK_HOME ?= $(CURDIR)

@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 import urllib.request
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from daybreak.contract import environment
 from daybreak.storage.home import Home
 
 PROCESSES = ("scheduler", "dag_processor", "triggerer")
@@ -70,6 +72,7 @@ def wait(url: str, *, timeout_s: float) -> list[str]:
 
 
 if __name__ == "__main__":
+    environment.spare_loopback(os.environ)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wait", type=float, default=0, metavar="SECONDS")
     sys.exit("\n".join(wait(address(Home.here()), timeout_s=parser.parse_args().wait)) or 0)

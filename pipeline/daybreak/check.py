@@ -16,7 +16,7 @@ from pathlib import Path
 from daybreak import hooks
 from daybreak.backends import staging
 from daybreak.batch_inference import destinations
-from daybreak.contract import extras
+from daybreak.contract import environment, extras
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError, ReleaseError, without_password
 from daybreak.contract.formats import counted, one_line, size
@@ -58,6 +58,7 @@ def findings(home: Home) -> Iterator[Finding]:
     ok = OLDEST <= sys.version_info[:2] <= NEWEST
     text = version if ok else f"{version}; take one of 3.{OLDEST[1]} to 3.{NEWEST[1]}"
     yield Finding(what="python", ok=ok, text=text)
+    yield from _proxy()
     for name in ("torch", "dvc", "mlflow", "great-expectations"):
         yield _package(name)
     yield _optional("apache-airflow", "airflow", "daybreak night runs without it, make up needs it")
@@ -147,6 +148,12 @@ def _with_extra(what: str, found: Iterator[Finding]) -> Iterator[Finding]:
         if not (lacks := extras.missing(error)):
             raise
         yield Finding(what=what, ok=False, text=lacks)
+
+
+def _proxy() -> Iterator[Finding]:
+    if variable := environment.proxy(os.environ):
+        text = f"{variable} is set; {os.environ.get('no_proxy', 'nothing')} is asked without it"
+        yield Finding(what="proxy", ok=True, text=text)
 
 
 def _package(name: str) -> Finding:

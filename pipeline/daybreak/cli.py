@@ -23,9 +23,8 @@ from functools import cache
 from pathlib import Path
 
 from daybreak import hooks, stages, warm_parent
-from daybreak.contract import code_path, extras, formats
+from daybreak.contract import code_path, environment, extras, formats
 from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, PipelineError, sentence
-from daybreak.storage import checkout
 from daybreak.storage.home import VARIABLE, Home
 
 log = logging.getLogger("daybreak")
@@ -42,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complete()
     words = list(sys.argv[1:] if argv is None else argv)
     _show_messages()
-    for name in checkout.OF_ANOTHER_REPOSITORY:  # a hook of git has them, and a shell may
-        os.environ.pop(name, None)
+    environment.forget_repository(os.environ)
+    environment.spare_loopback(os.environ)
     words = _take_home(words)
     parsing = parser(words)
     if words and not words[0].startswith("-") and words[0] not in _commands():
@@ -175,8 +174,8 @@ def _run(words: list[str], *, command: str, in_night: str = "", **options: typin
     if stage and (folder / warm_parent.NOTE).exists() and not os.environ.get(warm_parent.ASKED):
         return warm_parent.run(words, folder=folder, libraries=stage.libraries).status
     if in_night:
-        call, environment = [sys.executable, "-P", "-m", "daybreak", *words], code_path.environment(folder)
-        return subprocess.run(call, cwd=folder, env={**os.environ, **environment}, check=False).returncode
+        call, own = [sys.executable, "-P", "-m", "daybreak", *words], code_path.environment(folder)
+        return subprocess.run(call, cwd=folder, env={**os.environ, **own}, check=False).returncode
     status: int = hooks.imported(command)(**options)
     return status
 

@@ -11,19 +11,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from daybreak.contract import environment
 from daybreak.contract.errors import ParamsError, PipelineError
 
 FOLDER = Path("/run/secrets")  # where Docker mounts them
 SECRET = re.compile(r"\{secret (\w+)\}")
 
 
-def filled(environment: Mapping[str, str], *, folder: Path) -> dict[str, str]:
+def filled(given: Mapping[str, str], *, folder: Path) -> dict[str, str]:
     """Returns the environment with its secrets in place; ParamsError names one that is not there."""
 
     def put_in(variable: str, value: str) -> str:
         return SECRET.sub(lambda match: _text_of(folder / match[1], variable), value)
 
-    return {variable: put_in(variable, value) for variable, value in environment.items()}
+    return {variable: put_in(variable, value) for variable, value in given.items()}
 
 
 def _text_of(path: Path, variable: str) -> str:
@@ -41,7 +42,9 @@ def _text_of(path: Path, variable: str) -> str:
 def main(words: Sequence[str]) -> None:
     """Becomes the program."""
     try:
-        os.execvpe(words[0], list(words), filled(os.environ, folder=FOLDER))
+        given = filled(os.environ, folder=FOLDER)
+        environment.spare_loopback(given)  # Docker gives its proxy to every container
+        os.execvpe(words[0], list(words), given)
     except PipelineError as error:
         sys.exit(str(error))
     except OSError as error:

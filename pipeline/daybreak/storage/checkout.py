@@ -16,13 +16,6 @@ log = logging.getLogger(__name__)
 
 COMPILED = "__pycache__"
 NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
-# Variables by which git works on another repository than that of its folder. Those of its settings stay:
-# containers name safe folders by them.
-OF_ANOTHER_REPOSITORY = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_PREFIX"),
-    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_REPLACE_REF_BASE"),
-    *("GIT_GRAFT_FILE", "GIT_SHALLOW_FILE"),
-)
 
 LEAD = Path("var/lead.json")
 

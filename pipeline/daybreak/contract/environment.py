@@ -1,0 +1,40 @@
+"""What a process keeps of the environment that it was started in, where that would lead it elsewhere."""
+
+import re
+from collections.abc import MutableMapping
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")  # also in capitals
+HERE = ("localhost", "127.0.0.1", "::1", "[::1]")  # clients differ in whether an address has its brackets
+NAME_WITHOUT_A_DOT = re.compile(r"://(?:[^/@\s]*@)?([A-Za-z][\w-]*)(?=[:/\s]|$)")
+# Variables by which git works on another repository than that of its folder. Those of its settings stay:
+# containers name safe folders by them.
+OF_ANOTHER_REPOSITORY = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_PREFIX"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_REPLACE_REF_BASE"),
+    *("GIT_GRAFT_FILE", "GIT_SHALLOW_FILE"),
+)
+
+
+def forget_repository(environment: MutableMapping[str, str]) -> None:
+    """Removes what leads git to another repository: its hooks have that, and a shell may."""
+    for name in OF_ANOTHER_REPOSITORY:
+        environment.pop(name, None)
+
+
+def proxy(environment: MutableMapping[str, str]) -> str:
+    """Returns the variable that names a proxy; "" where none does."""
+    return next((name for name, value in environment.items() if name.lower() in PROXIES and value), "")
+
+
+def spare_loopback(environment: MutableMapping[str, str]) -> None:
+    """Keeps proxies away from this machine, and from services that the environment names without a dot.
+
+    Neither Airflow's and MLflow's clients nor ours would reach them otherwise: `HTTP_PROXY` holds for
+    127.0.0.1 as for any address. No proxy outside knows a name without a dot.
+    """
+    if proxy(environment):
+        named = [environment.get(name, "").split(",") for name in ("no_proxy", "NO_PROXY")]
+        addresses = " ".join(value for name, value in environment.items() if name.lower() not in PROXIES)
+        every = [*named, HERE, NAME_WITHOUT_A_DOT.findall(addresses)]
+        kept = dict.fromkeys(each.strip() for listed in every for each in listed if each.strip())
+        environment["no_proxy"] = environment["NO_PROXY"] = ",".join(kept)

@@ -1,0 +1,61 @@
+"""Where a process goes that was started with a proxy: not through it to this machine."""
+
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import requests
+
+from daybreak import cli
+from daybreak.contract import environment as own
+from tests.loopback import Quiet, served
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+class Answer(Quiet):
+    """Handler that answers."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_command_reaches_what_is_on_this_machine_though_a_proxy_is_set(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "intra.example")
+    monkeypatch.setenv(variable, NOWHERE)
+    monkeypatch.chdir(tmp_path)
+    with served(Answer) as address:
+        url = f"http://{address}"
+        with pytest.raises(requests.ConnectionError):
+            requests.get(url, timeout=30)
+        assert cli.main(["show", "weather"]) == 78
+        assert requests.get(url, timeout=30).status_code == 200
+        assert urllib.request.build_opener().open(url, timeout=30).status == 200
+        words = [sys.executable, "-c", f"import urllib.request as u; u.urlopen({url!r})"]
+        subprocess.run(words, check=True, timeout=300)
+    with pytest.raises(requests.ConnectionError):
+        requests.get("http://elsewhere.example", timeout=30)
+
+
+def test_services_of_a_network_of_containers_are_asked_without_it_and_those_of_a_domain_with_it() -> None:
+    environment = {
+        "HTTPS_PROXY": "http://proxy:3128",
+        "no_proxy": "a.example, b.example",
+        "MLFLOW_TRACKING_URI": "http://user:secret@mlflow:5000",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg2://postgres:p@postgres/airflow",
+        "ELSEWHERE": "https://mlflow.example/api",
+    }
+    own.spare_loopback(environment)
+    expected = "a.example,b.example,localhost,127.0.0.1,::1,[::1],mlflow,postgres"
+    assert (environment["no_proxy"], environment["NO_PROXY"]) == (expected, expected)
+    untouched: dict[str, str] = {"no_proxy": "a.example", "HTTP_PROXY": ""}
+    own.spare_loopback(untouched)
+    assert untouched == {"no_proxy": "a.example", "HTTP_PROXY": ""}
