@@ -72,7 +72,7 @@ def test_files_and_values_that_make_another_recipe_are_named() -> None:
 
 # The keys of `train` in 0.1.0 that decide the model. A key that is added later goes to `lineage.ADDED`.
 TRAIN = (
-    '{"epochs":3.0,"batch_size":64,"threads":"fixed","batching":"auto","sync":"every_update","sync_every":32,"seed":0,'
+    '{"epochs":3.0,"batch_size":64,"batch_by":"samples","threads":"fixed","batching":"auto","sync":"every_update","sync_every":32,"seed":0,'
     '"rate":0.002,"scaling":"by_optimizer","batch_growth":"none","warmup":0.05,"decay":0.5,"schedule":"stable",'
     '"precision":"auto","clip_norm":null,"clip_value":null,"ema":null,"average_last":0.0,"validation":0.0,"patience":null,"cold_every":7,'
     '"warm_share":0.1,"warm_epochs":1.0,"warm_rate":0.0005,"carry_optimizer":false,"band_rate":0.0,"follow_memory":"same_gradient",'
