@@ -39,7 +39,6 @@ PURE_ROOMS = {
 }
 ACTING = {
     "prediction.ledger_history",
-    "extensions.exploration.chosen_values",
     "planning.plan_stage",
 }  # in those rooms, and read the ledger
 PURE = {
@@ -54,6 +53,7 @@ PURE = {
     "extensions.vertex.error_codes",
     "extensions.vertex.job_spec",
     "extensions.live_test.forecast",
+    "extensions.search.winner",
     "extensions.live_test.observations",
     "extensions.live_test.ramp",
     "extensions.live_test.readout",

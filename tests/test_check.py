@@ -90,7 +90,6 @@ def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_p
     [
         ("plan: {objective: quality}", "plan.objective", "exploration"),
         ("plan: {explore_usd: 5}", "plan.explore_usd", "exploration"),
-        ("plan: {quality_choices: {prepare.window_days: [3, 4]}}", "plan.quality_choices", "exploration"),
         ("plan: {spot: true}", "plan.spot", "spot"),
         ("gate: {scores: live}", "gate.scores", "live_test"),
         ("train: {follow_memory: band_limited}", "train.follow_memory", "memory_limits"),
@@ -160,10 +159,12 @@ def test_an_argument_that_the_workload_does_not_know_is_found_before_the_night_t
 ):
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     text = PARAMS.format(machines="local").replace(
-        "plan: {", "plan: {quality_choices: {workload.widht: [1, 2]}, "
+        "plan: {", "search: {space: {workload.widht: [1, 2]}}\nplan: {"
     )
     (tmp_path / "params.yaml").write_text(text)
-    misspelt = next(finding for finding in findings(Home.here()) if finding.what == "workload.widht")
+    misspelt = next(
+        finding for finding in findings(Home.here()) if finding.what == "search.space.workload.widht"
+    )
     assert not misspelt.ok
     assert "tests.fakes:Nothing refuses its arguments" in misspelt.text
 

@@ -22,7 +22,7 @@ from daybreak.contract.errors import PipelineError, ReleaseError, without_passwo
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
-from daybreak.contract.sections import Params, Plug, RegisterParams, WorkloadPlug
+from daybreak.contract.sections import Params, Plug, RegisterParams
 from daybreak.contract.workload import has_estimator, own_schedule, schedule_asks_model
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
@@ -88,11 +88,6 @@ def findings(home: Home) -> Iterator[Finding]:
     yield from _calibrator(loaded)
     if loaded.train.schedule == "own":
         yield _schedule(loaded)
-    for key, values in loaded.plan.quality_choices.items():
-        section, _, name = key.partition(".")
-        if section == "workload":  # found here rather than on the night that tries it
-            arguments = {**(loaded.workload.model_extra or {}), name: values[-1]}
-            yield _plug(key, WorkloadPlug.model_validate({"use": loaded.workload.use, **arguments}))
     yield _code(home.folder, loaded)
     with contextlib.suppress(PipelineError):  # already reported
         yield from _with_extra("backend", _backend(home.folder, loaded, loaded.backend.make(home)))

@@ -8,8 +8,7 @@ An extension brings its keys of params.yaml by a model in `sections`, and reads 
 Some keys stay in the core's models, since rules or code of the core read them too; only `keys` names them:
 
     plan.spot                               which machines have a price that may be paid
-    plan.objective, explore_usd,            how plans are ranked, what is left of the dollars, what a night
-    quality_choices                         that opens may choose: fields of records that the core writes
+    plan.objective, explore_usd             how plans are ranked, what is left of the dollars
     train.sync, threads, band_rate,         rules between keys, and the recipe of the job, whatever engine it
     follow_memory                           is for
     gate.scores                             whom the gate asks
@@ -37,7 +36,8 @@ class Extension:
     steering: str = ""  # class that chooses among spot, on demand and waiting (daybreak/jobs/escalation.py)
     choice: str = ""  # function of the best way and all others; returns tonight's, and its extra dollars
     length: str = ""  # function of a plan and one that plans more samples; returns tonight's plan
-    values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
+    proposal: str = ""  # function of the home and params; returns assignments that a night trains with
+    leftover: str = ""  # function of the home, once its newest night has ended in time
     band_limit: str = ""  # function of a model and a share of its spectrum, which it leaves out
     limitable: str = ""  # function of a model; returns the layers that `band_limit` changes
     guard: str = (
@@ -68,8 +68,15 @@ EXTENSIONS = {
     "exploration": Extension(
         choice="exploration:explored",
         length="quality:lengthened",
-        values="chosen_values:choose_for",
-        keys="plan.objective=quality plan.explore_usd plan.quality_choices",
+        keys="plan.objective=quality plan.explore_usd",
+    ),
+    "search": Extension(
+        commands="commands",
+        proposal="proposal:propose",
+        leftover="commands:search_leftover",
+        checks="checks:checks",
+        sections="search=settings:SearchParams",
+        keys="search",
     ),
     "spot": Extension(
         hazard="hazard:hazard_of",

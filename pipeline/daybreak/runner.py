@@ -286,10 +286,19 @@ def _night(home: Home, chain: Mapping[str, Sequence[str]], **options: Any) -> in
         if verdict
         else f"stopped after {['open', *chain][-1]}",
     )
+    if verdict and not (failed or options["here"]):
+        use_leftover(home, trigger=options["trigger"])
     for stage, status in failed.items():  # the first one is the cause
         publisher.publish_failure(home, stage)
         return FINAL if status == FINAL else 1
     return 0
+
+
+def use_leftover(home: Home, *, trigger: str) -> None:
+    """Has extensions use the time that a night left, unless others of nights in a row are waiting."""
+    if not trigger.startswith("nights "):
+        for use in hooks.functions("leftover"):
+            use(home)
 
 
 def _close_unopened(home: Home) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import Chosen
 from daybreak.contract.record_types import Dataset, Evaluation, Night, Training, Verdict, Version
 from daybreak.contract.sections import Params
 from daybreak.evaluation import evaluator
@@ -88,17 +87,6 @@ def judged_night(home: Path, released: Released, settings: Params) -> tuple[Nigh
     )
     another = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 9})})
     return night, inputs, another
-
-
-def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_chance_of_a_recipe(
-    home: Path, released: Released, settings: Params
-) -> None:
-    night, inputs, another = judged_night(home, released, settings)
-    tried = judge.gate(night, *inputs, another, home=Home.here())
-    assert (tried.action, tried.false_promotion_chance) == ("reject", FIRST_CHANCE)
-    chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
-    bought = judge.gate(replace(night, chosen=chosen), *inputs, another, home=Home.here())
-    assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
 
 
 @pytest.mark.parametrize(("days", "action"), [(0, "promote"), (1, "reject")])

@@ -1,6 +1,7 @@
 """The core asks each hook as it should: a fake extension stands in for those of the project."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import date
@@ -17,7 +18,7 @@ from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.record_types import Night, Plan
-from daybreak.contract.sections import PlanParams, PlanSections
+from daybreak.contract.sections import PlanParams, PlanSections, PrepareParams
 from daybreak.evaluation.live_judge import LiveJudge, judge_of
 from daybreak.jobs import reaper
 from daybreak.jobs.escalation import forced
@@ -175,16 +176,26 @@ def test_a_home_that_shares_machines_plans_with_the_share_that_an_extension_give
         plan()
 
 
-def test_a_night_opens_with_the_values_that_an_extension_chooses(hooked: Hooked, repository: Path) -> None:
-    hooked(values="jobs:largest")
-    key = "prepare.window_days"
-    opened = runner.run(
-        Home(repository), "open", day=date(2025, 1, 2), set=[f"plan.quality_choices={{{key}: [3, 4]}}"]
-    )
-    os.chdir(repository)
+def test_a_night_trains_what_an_extension_proposes_and_a_person_has_the_last_word(
+    hooked: Hooked, repository: Path
+) -> None:
+    hooked(proposal="jobs:one_day_more")
+    opened = runner.run(Home(repository), "open", day=date(2025, 1, 2), set=["prepare.window_days=3"])
     assert isinstance(opened, Night)
-    assert opened.chosen
-    assert opened.chosen.values == {key: 4}
+    assert params.load(Path()).prepare.window_days == 3
+    shutil.rmtree(repository / "nights")
+    os.chdir(repository)
+    runner.run(Home(repository), "open", day=date(2025, 1, 2))
+    assert params.load(Path()).prepare.window_days == PrepareParams().window_days + 1
+
+
+def test_an_extension_uses_the_time_that_a_night_left_but_for_nights_in_a_row(
+    hooked: Hooked, tmp_path: Path
+) -> None:
+    hooked(leftover="jobs:note")
+    for trigger in ("schedule", "nights 2025-01-01 to 2025-01-09"):
+        runner.use_leftover(Home(tmp_path), trigger=trigger)
+    assert (tmp_path / "ended").read_text() == "in time\n"
 
 
 def test_a_model_is_band_limited_as_an_extension_does_it(hooked: Hooked) -> None:

@@ -14,6 +14,7 @@ EXTRAS = {
     "peft": ("peft",),
     "postgres": ("asyncpg", "psycopg2"),
     "s3": ("aiobotocore", "boto3", "botocore", "dvc_s3", "s3fs"),
+    "search": ("optuna",),
     "serve": ("fastapi", "httptools", "prometheus_client", "uvicorn"),
     "transformers": ("transformers",),
 }  # the modules of each

@@ -25,18 +25,6 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen(Record):
-    """Values that a night has of the keys in `plan.quality_choices` (extensions/exploration)."""
-
-    values: dict[str, int]  # by key
-    rest: str  # digest of all else that decides the model: nights are compared where it is the same
-    tried: str = ""  # key whose value is on trial tonight; "": none
-    usual_usd: float = 0.0  # what training costs without that
-    is_refresh: bool = False  # of the champion's recipe but for values that earlier nights proved better
-    reason: str = ""  # why these values; clauses for a sentence
-
-
-@dataclass(frozen=True, kw_only=True)
 class Expectation(Record):
     """One rule of the suite, and its result tonight."""
 

@@ -14,7 +14,6 @@ from daybreak.contract.record_parts import (
     EVERY_UPDATE,
     Chain,
     Check,
-    Chosen,
     Differences,
     Drift,
     Epoch,
@@ -67,7 +66,6 @@ class Night(Record):
     boot: str = ""  # name of the boot of the machine that opened it, and when that was by its clock then, in
     booted_at: float = 0.0  # seconds since 1970 (daybreak/contract/clock.py)
     test_hours: float = 0.0  # that a live test needs, by the traffic of the last days; 0: none is planned for
-    chosen: Chosen | None = None  # None: the objective is not quality, or there is nothing to choose
     month: MonthBudget | None = None  # None: nothing limits a month
     predict_until: datetime | None = None  # predictions are written by then; None: none are asked for
     predict_from: datetime | None = None  # the champion's are written from then on, decision or not

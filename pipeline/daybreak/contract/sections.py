@@ -285,9 +285,6 @@ class ProfileParams(Section):
     allowed."""
 
 
-ChoiceKey = Annotated[str, Field(pattern=r"^(prepare\.window_days|workload\.\w+)$")]
-
-
 class PlanParams(Section):
     """What may be rented, and which plan is best."""
 
@@ -316,22 +313,10 @@ class PlanParams(Section):
     batch_sizes: tuple[PositiveInt, ...] = ()
     """Global batch sizes, in samples, to choose among; empty: only `train.batch_size`. A larger one trains
     on more samples, by the noise scale."""
-    quality_choices: dict[ChoiceKey, Annotated[tuple[PositiveInt, ...], Field(min_length=2)]] = {}
-    """Values to choose among, for `quality`, of `prepare.window_days` and of whole numbers among the
-    arguments of the workload, as in `{prepare.window_days: [30, 60], workload.hidden: [64, 128]}`. The
-    first is the one that the key has here."""
     explore_usd: float = Field(0, ge=0)
-    """US dollars that trying other batch sizes and machine counts, for `quality` also more samples and
-    `quality_choices`, may cost in 30 nights; 0: nothing is tried, nor for `knee` or with
+    """US dollars that trying other batch sizes and machine counts, for `quality` also more samples, may
+    cost in 30 nights; 0: nothing is tried, nor for `knee` or with
     `usd_per_hour_saved` for `time`."""
-
-    @field_validator("quality_choices")
-    @classmethod
-    def _values_rise(cls, choices: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        for key, values in choices.items():
-            if list(values) != sorted(set(values)):
-                raise ValueError(f"the values of {key} do not rise")
-        return choices
 
     @property
     def ranking(self) -> Literal["cost", "time", "knee"]:

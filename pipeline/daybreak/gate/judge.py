@@ -166,7 +166,7 @@ def _challenge(
     home: Home,
     dataset: Dataset | None,
 ) -> _Challenge:
-    is_same = _is_same_recipe(home, night, champion, params)
+    is_same = _is_same_recipe(home, champion, params)
     return _Challenge(
         home=home,
         night=night,
@@ -280,12 +280,10 @@ def _tested(
     return recipe_test.UnderTest(recipe=tested, against=against, arms=("candidate", "challenger"))
 
 
-def _is_same_recipe(home: Home, night: Night, champion: Champion | None, params: GateSections) -> bool:
-    """Returns whether tonight's recipe is the champion's, by itself, by a person's word or by proof."""
+def _is_same_recipe(home: Home, champion: Champion | None, params: GateSections) -> bool:
+    """Returns whether tonight's recipe is the champion's, by itself or by a person's word."""
     tonight = params.workload, params.train
-    if is_refresh(champion, *tonight) or is_declared_equal(home, champion, *tonight):
-        return True
-    return bool(champion and night.chosen and night.chosen.is_refresh)  # proven better on earlier nights
+    return is_refresh(champion, *tonight) or is_declared_equal(home, champion, *tonight)
 
 
 def _recipes(champion: Champion | None, params: GateSections, *, is_same: bool) -> set[str]:

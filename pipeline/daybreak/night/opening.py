@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -132,6 +132,7 @@ class _Wanted:
     home: Home
     root: Path  # the home, or the checkout that a night with `here` runs in
     here: bool
+    proposed: list[str] = field(default_factory=list)  # assignments that come before a person's
 
     @property
     def folder(self) -> Path:
@@ -141,6 +142,11 @@ class _Wanted:
 def _new(wanted: _Wanted) -> Night:
     """Lays out the folder of a night that is not open yet, once its day is known."""
     overridden = params.override(wanted.root, wanted.assignments)
+    if not wanted.here:  # in the home itself, the values would stay
+        wanted.proposed = [
+            one for propose in hooks.functions("proposal") for one in propose(wanted.home, overridden)
+        ]
+        overridden = params.override(wanted.root, [*wanted.proposed, *wanted.assignments])
     for _, needed in hooks.unread_keys(overridden):
         raise ParamsError(needed)
     for plug in (overridden.source, overridden.workload, overridden.backend):
@@ -241,7 +247,11 @@ def _lay_out(wanted: _Wanted, day: date, overridden: Params) -> Night:
     elif not wanted.here:
         _check_out(wanted, commit)
     os.chdir(folder)
-    overridden = home.params_of(folder) if turn else params.override(folder, assignments, into=folder)
+    overridden = (
+        home.params_of(folder)
+        if turn
+        else params.override(folder, [*wanted.proposed, *assignments], into=folder)
+    )
     params.complete(folder)
     if wanted.here and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
@@ -256,9 +266,6 @@ def _lay_out(wanted: _Wanted, day: date, overridden: Params) -> Night:
         booted_at=booted_at,
         test_hours=_test_hours(home, overridden),
     )
-    if not wanted.here and overridden.plan.quality_choices:  # in the home itself, values would stay
-        for choose in hooks.functions("values"):
-            night = replace(night, chosen=choose(home, night, champion, overridden, assignments))
     if turn is None:
         _warn_of_new_recipe(home, night, champion, overridden)
     disk.sync(folder)  # the folder is whole before it is one of a night
@@ -282,7 +289,7 @@ def _champions_turn(wanted: _Wanted, commit: str, asked: Params) -> recipe_turns
         _check_out(wanted, turn.commit)
         todays = checkout.git("show", f"{commit}:{params.FILE}", folder=wanted.root)
         records.replace_text(wanted.folder / params.FILE, todays + "\n")
-        params.override(wanted.folder, wanted.assignments, into=wanted.folder)
+        params.override(wanted.folder, [*wanted.proposed, *wanted.assignments], into=wanted.folder)
         return turn if recipe_turns.take(turn, wanted.folder) else None
     except PipelineError as error:
         why = sentence(error)
@@ -356,8 +363,7 @@ def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loa
     from daybreak.registry import lineage
 
     recipe = loaded.workload, loaded.train
-    proven = night.chosen is not None and night.chosen.is_refresh
-    if champion is None or proven or lineage.is_refresh(champion, *recipe):
+    if champion is None or lineage.is_refresh(champion, *recipe):
         return
     if not lineage.is_declared_equal(home, champion, *recipe):
         log.warning("%s", lineage.what_changed(home, champion, *recipe))

@@ -120,8 +120,6 @@ def _tried(last: ledger.Entry) -> bool:
 
 def _why_not(home: Home, last: ledger.Entry) -> str:
     """Returns why the champion's recipe cannot have its turn after that night, as a clause; "" if it can."""
-    if last.night.chosen:
-        return "as plan.quality_choices chooses what each night trains"
     tested = last.verdict.recipe if last.verdict else ""
     for entry in ledger.history(home, LOOKED_AT):
         candidate = entry.champion.candidate if entry.champion else None

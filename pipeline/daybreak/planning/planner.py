@@ -32,13 +32,12 @@ from daybreak.planning.infeasible import (
 from daybreak.planning.search import Candidate, Objective, PlanChoice, PlanLimits, relax, search
 from daybreak.planning.search_space import Problem, SearchSpace, search_space
 from daybreak.prediction.calibration import CostCalibration
-from daybreak.prediction.efficiency import complete
 from daybreak.prediction.time_budget import NightWindow, window, windows
 from daybreak.training.estimator_keys import expect_applicable
 from daybreak.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
-    from daybreak.contract.sections import PlanParams, PlanSections
+    from daybreak.contract.sections import PlanSections
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +64,6 @@ def plan(
     if profile.is_estimator:
         expect_applicable(params)
     recipe = _course(night, dataset, champion, params)
-    if night.chosen and night.chosen.tried:  # tonight finds out about nothing else
-        explored_usd = max(explored_usd, params.plan.explore_usd)
     problem = Problem(
         night=night,
         dataset=dataset,
@@ -74,7 +71,7 @@ def plan(
         params=params,
         available=available,
         listed=listed,
-        known=known and _of_chosen(known, night, params.plan),
+        known=known,
         left_usd=params.plan.explore_usd - explored_usd,
     )
     made, recipe = _with_what_fits(problem, recipe)
@@ -83,23 +80,13 @@ def plan(
         made = lengthened(
             made,
             longer,
-            night=night,
             recipe=recipe,
             profile=profile,
-            known=problem.known,
+            known=known,
             params=params,
             left_usd=problem.left_usd,
         )
     return made
-
-
-def _of_chosen(known: CostCalibration, night: Night, params: "PlanParams") -> CostCalibration:
-    """Returns the calibration, with only those scores that the values chosen for tonight reached."""
-    if not night.chosen:
-        return known
-    values = night.chosen.values  # other days are other samples, and another model learns otherwise
-    reached = [each for each in known.reached if complete(each.values, params.quality_choices) == values]
-    return replace(known, reached=reached)
 
 
 def _longer(problem: Problem, recipe: Course, length: float, *, num_left_out: int) -> Plan | None:

@@ -40,8 +40,6 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
 def sentences(plan: Plan, night: Night) -> Iterator[str]:
     """Yields the sentences of the report on the plan: the machines and why, the basis of the time, risks."""
     yield summary(plan, night)
-    if night.chosen:
-        yield f"{night.chosen.reason}."
     if plan.reasons.samples:
         yield f"{plan.reasons.samples}."
     if plan.num_left_out:
@@ -74,7 +72,7 @@ def summary(plan: Plan, night: Night) -> str:
     )
     if plan.reasons.price and (plan.usd_per_hour or not plan.rental.is_local):
         text += f" {price(plan.usd_per_hour, plan.reasons.price)}."
-    if plan.explore_usd and not plan.base_samples and not (night.chosen and night.chosen.tried):
+    if plan.explore_usd and not plan.base_samples:
         more = "more" if plan.explore_usd > 0 else "less"
         return f"{text} Exploring, for {dollars(abs(plan.explore_usd))} {more}: {runner_up}."
     return f"{text} Next best: {runner_up}." if runner_up else text

@@ -15,8 +15,8 @@ of one batch size say nothing of d, and little where c is not known: the interva
 Where nights have the score of a simple rule on the same days, that is taken off, as days differ.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import exp, isfinite, log
 from typing import TYPE_CHECKING
@@ -40,8 +40,6 @@ NOISE, NOISE_SPREAD = 0.03, log(10.0) / Z90
 AS_FAR = 3.0  # times the samples, for equal batches, or a part: otherwise it began elsewhere
 ANOTHER_MODEL = 1.2  # times the FLOPs of a sample
 
-Choices = Mapping[str, Sequence[int]]  # values by key, as in `plan.quality_choices`
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
@@ -54,7 +52,6 @@ class Reached:
     size: float  # of scores: what changes of it are a share of
     flops_per_sample: float  # of the model
     warm: bool | None = None  # did it begin with the champion's weights? None: nobody told
-    values: Mapping[str, int] = field(default_factory=dict)  # of `plan.quality_choices`; none: not told
 
 
 def alike(
@@ -152,8 +149,3 @@ def theory(noise_scale: float, batch_size: int, base_size: int) -> float:
     """Returns (phi + B) / (phi + B0); 1 where noise hides the gradient."""
     noise = max(0.0, noise_scale)
     return (noise + batch_size) / (noise + base_size) if isfinite(noise) else 1.0
-
-
-def complete(values: Mapping[str, int], choices: Choices) -> dict[str, int]:
-    """Returns the values that a night had, with the recipe's for keys that were not listed then."""
-    return {key: values.get(key, listed[0]) for key, listed in choices.items()}

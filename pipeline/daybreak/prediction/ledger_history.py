@@ -171,7 +171,6 @@ def _reached(entries: Sequence[Entry]) -> list[Reached]:
             size=abs(_metrics(e)["score"]),
             flops_per_sample=e.profile.flops_per_sample,
             warm=e.training.warm,
-            values=e.night.chosen.values if e.night.chosen else {},
         )
         for e in scored
         if e.plan

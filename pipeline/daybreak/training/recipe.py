@@ -82,7 +82,7 @@ def course(
         rate=train.rate,
     )
     if champion is None or begins_cold(night, champion, workload, train):
-        num_validated = _num_newest(dataset, train.validation) if train.validation else 0
+        num_validated = num_newest(dataset, train.validation) if train.validation else 0
         num_samples = round(train.epochs * (dataset.num_samples - num_validated))
         return replace(whole, num_validated=num_validated, num_samples=num_samples)
     model = json.loads(FACTS.read_text())
@@ -103,7 +103,7 @@ def course(
     )
 
 
-def _num_newest(dataset: Dataset, share: float) -> int:
+def num_newest(dataset: Dataset, share: float) -> int:
     """Returns the samples of the newest whole days that are at most a share of all; one day at least.
 
     Where days are not known, or the newest is more than half of all, it is the share itself.

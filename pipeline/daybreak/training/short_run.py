@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.record_parts import Tuning
+from daybreak.contract.workload import own_schedule
 from daybreak.training import sample_order
 from daybreak.training.engine import TorchEngine
 from daybreak.training.estimator_engine import EstimatorEngine
@@ -27,7 +28,6 @@ class ShortRun:
 
     def __init__(self, workload: Any, dataset: Any, train: "TrainParams", *, samples: "Indices") -> None:
         self._train, self._samples, self.seen = train, samples, 0
-        self._own_schedule = workload.schedule if train.schedule == "own" else None
         self.num_samples = round(train.epochs * len(samples))
         self.engine: TorchEngine | EstimatorEngine
         if hasattr(workload, "estimator"):  # a tree of all samples is an update
@@ -41,6 +41,14 @@ class ShortRun:
                 seed=train.seed,
                 micro_batch_size=train.batch_size,
                 tuning=Tuning(in_memory=True, fused=True),
+            )
+        self._own_schedule = None
+        if train.schedule == "own":
+            self._own_schedule = own_schedule(
+                workload,
+                model=self.engine.model,
+                num_updates=-(-self.num_samples // self._batch_size),
+                num_epochs=train.epochs,
             )
 
     def updates(self) -> Iterator[int]:

@@ -1,24 +1,22 @@
-"""Estimates the gain of more samples, more days or a wider model from the scores of earlier nights.
+"""Estimates the gain of more samples from the scores of earlier nights.
 
 A night t that trained at a level, such as a multiple of the recipe's samples, scored on held-out days
 
-    y = score[level] + other[what else differed] + b t + noise
+    y = score[level] + b t + noise
 
 The scores of levels are the learning curve, as far as nights have trained. No law is fitted through them,
 since on many networks a power law that is right at two lengths is far off elsewhere. b absorbs a trend over
-the days, so that lengths that rose with time are not credited with the trend. Nights that also differ in
-something else are compared within groups that agree in it. All parameters and the noise have flat priors, so
-the difference of two levels is Student's t around least squares.
+the days, so that lengths that rose with time are not credited with the trend. All parameters and the noise
+have flat priors, so the difference of two levels is Student's t around least squares.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
 from typing import TYPE_CHECKING
 
-from daybreak.contract.record_parts import Chosen
 from daybreak.prediction.efficiency import ANOTHER_MODEL, Reached, theory, within
 
 if TYPE_CHECKING:
@@ -52,18 +50,11 @@ class LearningCurve:
 
     levels: tuple[float, ...] = ()
     scores: tuple[float, ...] = ()
-    others: tuple[Hashable, ...] = ()  # what else differed among them; none: nothing
 
     @cached_property
     def num_nights(self) -> Counter[float]:
         """How many nights trained at each level."""
         return Counter(self.levels)
-
-    def until(self, level: float, num_nights: int) -> "LearningCurve":
-        """Returns the nights up to the one that was the last of so many at a level."""
-        at = [number for number, each in enumerate(self.levels, 1) if each == level][:num_nights]
-        end = at[-1] if at else 0
-        return LearningCurve(levels=self.levels[:end], scores=self.scores[:end], others=self.others[:end])
 
     def gain(self, level: float, *, base: float = 1.0) -> Gain | None:
         """Returns what a level adds to the score of `base`; None where too few nights can tell."""
@@ -72,37 +63,23 @@ class LearningCurve:
 
         if min(self.num_nights[base], self.num_nights[level]) < LEAST_NIGHTS or level == base:
             return None
-        levels, others = sorted(self.num_nights), list(dict.fromkeys(self.others))
+        levels = sorted(self.num_nights)
         score: Array = np.array(self.scores, np.float64)
         days = np.arange(len(score)) - (len(score) - 1) / 2
-        of_others = [[each == other for each in self.others] for other in others[1:]]
-        columns: Array = np.column_stack(
-            [np.array(self.levels)[:, None] == np.array(levels), *of_others, days]
-        ).astype(np.float64)
+        columns: Array = np.column_stack([np.array(self.levels)[:, None] == np.array(levels), days]).astype(
+            np.float64
+        )
         freedom = len(score) - int(np.linalg.matrix_rank(columns))
         inverse = np.linalg.pinv(columns.T @ columns)
         apart = np.zeros(columns.shape[1])
         apart[levels.index(level)], apart[levels.index(base)] = 1.0, -1.0
-        is_compared = np.allclose(apart @ inverse @ (columns.T @ columns), apart, atol=1e-6)
-        if freedom < LEAST_FREEDOM or not is_compared:  # as where each level had something else beside it
+        if freedom < LEAST_FREEDOM:
             return None
         coefficients = inverse @ columns.T @ score
         left = score - columns @ coefficients
         error = float(left @ left / freedom * (apart @ inverse @ apart)) ** 0.5
         mean, half = float(apart @ coefficients), float(stdtrit(freedom, 1 - TAIL)) * error
         return Gain(mean=mean, low=mean - half, high=mean + half)
-
-
-@dataclass(frozen=True, kw_only=True)
-class QualityNight:
-    """What a night showed of the values that it had of `plan.quality_choices`."""
-
-    chosen: Chosen
-    passes: float | None  # over the samples, in batches of the recipe's size; None: not told
-    warm: bool | None  # did it begin with the champion's weights? None: nobody told
-    score: float | None  # on held-out days; None: it was not evaluated
-    hours: float  # from its opening to the end of training; infinite where training did not end by itself
-    usd: float  # of training
 
 
 def learning_curve(

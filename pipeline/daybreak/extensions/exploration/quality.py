@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from daybreak.contract.formats import counted, dollars
-from daybreak.contract.record_types import Night, Plan, Profile
+from daybreak.contract.record_types import Plan, Profile
 from daybreak.extensions.exploration.learning_curve import LENGTHS, Gain, LearningCurve, learning_curve
 from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.time_budget import TEST
@@ -27,7 +27,6 @@ def lengthened(
     made: Plan,
     longer: Callable[[float], Plan | None],
     *,
-    night: Night,
     recipe: Course,
     profile: Profile,
     known: CostCalibration | None,
@@ -39,7 +38,6 @@ def lengthened(
     Args:
         made: the plan for the samples of the recipe.
         longer: returns the plan for so many times these samples; None where there is none.
-        night: tonight.
         recipe: how far tonight trains by params.yaml.
         profile: tonight's.
         known: what nights taught.
@@ -55,10 +53,7 @@ def lengthened(
         num_samples=recipe.num_samples,
         batch_size=params.train.batch_size,
     )
-    best = bought(made, longer, curve, left_usd=left_usd)
-    if night.chosen and night.chosen.tried:
-        return replace(best, explore_usd=max(0.0, best.forecast.expected_usd - night.chosen.usual_usd))
-    return best
+    return bought(made, longer, curve, left_usd=left_usd)
 
 
 def bought(

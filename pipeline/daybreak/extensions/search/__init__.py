@@ -1,0 +1,1 @@
+"""An extension of Daybreak; see README.md beside this file."""

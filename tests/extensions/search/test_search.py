@@ -1,0 +1,155 @@
+"""The search for settings in the time that nights leave, and the nights that train what proved better."""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from daybreak import runner
+from daybreak.contract import params, records
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.record_types import Dataset, Night
+from daybreak.extensions.search import commands
+from daybreak.extensions.search.searcher import Searcher
+from daybreak.extensions.search.winner import Winner
+from daybreak.storage.home import Home
+from tests.clones import ROOT
+from tests.conftest import PARAMS
+from tests.extensions.search.line import NUM
+from tests.planning.jobs import night
+
+pytestmark = pytest.mark.slow
+SEARCH = "search: {space: {train.rate: [0.000001, 0.05]}, nights: 2, tries: 20}\n"
+TRAIN = "train: {rate: 0.000001, epochs: 2, batch_size: 16}\n"
+FIRST, AN_HOUR_S = date(2025, 1, 2), 3600.0
+
+
+@pytest.fixture
+def home(repository: Path, commit: Callable[[str], str]) -> Home:
+    given = PARAMS.replace("tests.fakes:Nothing", "tests.extensions.search.line:Line")
+    (repository / "params.yaml").write_text(f"{given}{TRAIN}{SEARCH}")
+    commit("Search for a rate")
+    return Home(repository)
+
+
+def searched(home: Home, number: int, *, seconds: float = AN_HOUR_S) -> Winner | None:
+    """What a search finds on the samples of a night, whose folder is made."""
+    tonight = Night(**{**vars(night()), "id": f"night-{number}", "day": FIRST + timedelta(days=number)})
+    folder = home.nights / tonight.id
+    folder.mkdir(parents=True)
+    os.chdir(folder)
+    dataset = Dataset(
+        digest="d.dir", num_samples=NUM, num_bytes=1, first_day=FIRST - timedelta(days=1), last_day=FIRST
+    )
+    for record in (tonight, dataset):
+        records.write(record, home.records)
+    try:
+        return Searcher(home, tonight).search(until=time.time() + seconds)
+    finally:
+        os.chdir(home.folder)
+
+
+def rate_of_night(home: Home, **options: object) -> float:
+    """The rate that a night trains with which opens now."""
+    os.chdir(home.folder)
+    opened = runner.run(home, "open", **options)
+    assert isinstance(opened, Night)
+    return params.load(home.nights / opened.id).train.rate
+
+
+def test_a_setting_that_gains_on_two_nights_is_trained_by_the_next_as_a_changed_recipe(home: Home) -> None:
+    assert searched(home, 1) is None
+    found = searched(home, 2)
+    assert found and found.values == {"train.rate": 0.05}
+    assert found.num_nights == 2 and found.low > 0
+    assert home.params.train.rate == 0.000001
+    assert rate_of_night(home, day=FIRST) == 0.05
+
+
+def test_an_edit_of_the_recipe_and_a_persons_word_go_before_what_was_found(
+    home: Home, commit: Callable[[str], str]
+) -> None:
+    searched(home, 1), searched(home, 2)
+    assert rate_of_night(home, day=FIRST, set=["train.rate=0.002"]) == 0.002
+    shutil.rmtree(home.nights)
+    text = (home.folder / "params.yaml").read_text()
+    (home.folder / "params.yaml").write_text(text.replace("epochs: 2", "epochs: 3"))
+    os.chdir(home.folder)
+    commit("Train longer")
+    assert rate_of_night(home, day=FIRST) == 0.000001
+
+
+def test_settings_that_are_worse_than_todays_are_never_trained(
+    home: Home, commit: Callable[[str], str]
+) -> None:
+    text = (home.folder / "params.yaml").read_text()
+    (home.folder / "params.yaml").write_text(text.replace("rate: 0.000001, epochs", "rate: 0.05, epochs"))
+    commit("Begin with the better rate")
+    assert [searched(home, number) for number in (1, 2)] == [None, None]
+    assert rate_of_night(home, day=FIRST) == 0.05
+
+
+def test_a_search_ends_amid_a_run_when_the_time_of_the_night_is_over(home: Home) -> None:
+    assert [searched(home, number, seconds=0) for number in (1, 2)] == [None, None]
+    assert rate_of_night(home, day=FIRST) == 0.000001
+
+
+def test_a_narrower_window_trains_on_the_newest_days_alone(home: Home, commit: Callable[[str], str]) -> None:
+    """The first half of the samples is of another line, and of the older of two days."""
+    text = (home.folder / "params.yaml").read_text()
+    text = text.replace("train.rate: [0.000001, 0.05]", "prepare.window_days: [1, 2]").replace(
+        "rate: 0.000001, epochs", "rate: 0.05, epochs"
+    )
+    (home.folder / "params.yaml").write_text(text.replace("line:Line", "line:TwoLines"))
+    commit("Search for a window")
+    searched(home, 1)
+    found = searched(home, 2)
+    assert found and found.values == {"prepare.window_days": 1}
+
+
+def test_a_night_that_ended_in_time_searches_in_a_process_of_its_own_one_at_a_time(
+    home: Home, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched(home, 1, seconds=0)
+    folder = home.nights / "night-1"
+    shutil.copy(home.folder / "params.yaml", folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the workload of this test is
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    records.write(replace(records.read(Night, home.records), decide_until=soon), home.records)
+    with (home.var / "search.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        commands.search_leftover(home)
+    assert "tried" not in capfd.readouterr().err
+    commands.search_leftover(home)
+    assert "tried settings 0 times" in capfd.readouterr().err  # as the night of this folder is not closed
+    assert (home.var / "search.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ("{train.seed: [1, 2]}", "train.seed is not searched; name train.epochs, train.batch_size"),
+        ("{train.rate: log(1, 2)}", "YAML ends a range within braces at its comma; quote it, as 'log"),
+        ("{train.rate: [0.1]}", "train.rate lists 1 value; list two at least, or a range"),
+        (
+            "{train.rate: 'lg(1, 2)'}",
+            r"train.rate: 'lg\(1, 2\)' is not a range; write one as log\(1e-4, 1e-2\)",
+        ),
+        (
+            "{train.rate: 'log(0, 1)'}",
+            r"train.rate: log\(0, 1\) is an empty range, or its ends do not go with",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_searched_are_refused_in_a_sentence(
+    home: Home, space: str, said: str
+) -> None:
+    with pytest.raises(ParamsError, match=said):
+        params.override(home.folder, [f"search.space={space}"])
