@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import ParamsError
-from daybreak.training.sampling import Sampling
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from daybreak.contract.sections import Params, PlanSections
@@ -63,6 +62,8 @@ def expect_applicable(params: "PlanSections | Params") -> None:
 
 def expect_all_samples(workload: Any, dataset: Any) -> None:
     """Raises ParamsError where the samples of an estimator are to be drawn by weight or length."""
+    from daybreak.training.sampling import Sampling  # numpy, which takes longer to import than a plan to make
+
     sampling = Sampling.of(dataset)
     if sampling.weights is not None or sampling.lengths is not None:
         what = "weights" if sampling.weights is not None else "lengths"
