@@ -219,3 +219,19 @@ def test_what_is_wrong_in_a_part_is_told_with_the_number_that_was_due_in_it():
     wrong[0] = wrong[1]
     with pytest.raises(JobError, match=f"due: {N - 10} with digest .*, due {N - 10} with"):
         settled(wrong, at=10).proven()
+
+
+def test_each_checkpoint_proves_only_what_came_since_the_one_before(monkeypatch):
+    sampling = Sampling(lengths=np.arange(1, N + 1))
+    order = SampleOrder(seed=3, num_samples=N, sampling=sampling, batch_size=8)
+    audit, asked, samples = SampleAudit(order), [], order.samples
+    monkeypatch.setattr(
+        order, "samples", lambda start, stop: asked.append((start, stop)) or samples(start, stop)
+    )
+    for start in range(0, 2 * N - 10, 10):
+        audit.add(start, samples(start, start + 10))
+        audit.settle(seen=start + 10, total=lambda own: own)
+        audit.prove()
+        audit = SampleAudit.load(json.loads(json.dumps(audit.save())), order)
+    stops = range(10, 2 * N, 10)
+    assert asked == [(max(stop - 10, stop // N * N), stop) for stop in stops]  # whole epochs go by slots

@@ -39,6 +39,8 @@ class SampleAudit:
         self._settled = begin  # position up to which the totals go
         self._proven = begin // order.num_samples  # epochs before this one are proven
         self._checked = begin  # position up to which all samples are proven
+        # Of its epoch: a position, and the sum that is due up to it, which a next checkpoint adds to.
+        self._due = begin, 0
         self._own: dict[int, tuple[int, int]] = {}  # of this worker, since the last checkpoint
         self._waiting: list[Indices] = []  # hashed together, since a call of numpy costs as much as 1,000
         self._epoch, self._num_waiting = 0, 0
@@ -55,6 +57,9 @@ class SampleAudit:
         audit = cls(order, begin=state["begin"])
         audit._totals = {epoch: (count, digest) for epoch, count, digest in state["totals"]}
         audit._settled, audit._proven, audit._checked = state["settled"], state["proven"], state["checked"]
+        epoch, place = divmod(audit._settled, audit._num_samples)
+        if audit._checked == audit._settled and place:  # then the sum so far is what was due
+            audit._due = audit._settled, audit._totals.get(epoch, (0, 0))[1]
         return audit
 
     def save(self) -> dict[str, Any]:
@@ -135,15 +140,21 @@ class SampleAudit:
         n = self._num_samples
         start, stop = max(self._begin, epoch * n), min(self._settled, (epoch + 1) * n)
         count, digest = self._totals.get(epoch, (0, 0))
-        due = self._sum(
-            epoch, self._order.of_epoch(epoch) if stop - start == n else self._ordered(start, stop)
-        )
+        whole = stop - start == n
+        due = self._sum(epoch, self._order.of_epoch(epoch)) if whole else self._due_in(epoch, start, stop)
         if (count, digest) != (stop - start, due):
             raise JobError(
                 f"epoch {epoch + 1} was trained on other samples than are due: {count:,} with digest "
                 f"{digest:016x}, due {stop - start:,} with {due:016x}; some came twice or not at all, so "
                 f"remove the job's folder in data/work/jobs and run train again"
             )
+
+    def _due_in(self, epoch: int, start: int, stop: int) -> int:
+        """Returns the sum that is due at the positions [start, stop) of an epoch, adding to what is known."""
+        at, due = self._due if start <= self._due[0] <= stop else (start, 0)
+        due = (due + self._sum(epoch, self._ordered(at, stop))) & MASK
+        self._due = stop, due
+        return due
 
     def _ordered(self, start: int, stop: int) -> Iterable[Indices]:
         """Yields the samples at the positions [start, stop)."""
