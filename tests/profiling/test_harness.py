@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from daybreak.contract.errors import ParamsError
+from daybreak.profiling import harness as harness_module
 from daybreak.profiling.bounds import Operator
 from daybreak.profiling.harness import Harness
 from daybreak.profiling.operators import OperatorLog, OtherStep, Replay
@@ -93,6 +94,24 @@ def test_samples_come_in_the_order_of_training(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_largest_batch_is_of_the_longest_sample_and_an_order_is_made_once_a_size(tmp_path, monkeypatch):
+    class Long(Mean):
+        def dataset(self, folder: Path, split: str) -> Arrays:
+            dataset = Arrays(folder)
+            dataset.lengths = np.where(np.arange(4096) == 5, 9, 3)
+            return dataset
+
+    np.save(tmp_path / "x.npy", np.arange(4096))
+    harness, made, kind = Harness(Long(), tmp_path, seed=3), [], harness_module.SampleOrder
+    assert harness.load_largest(2)["x"].tolist() == [5, 5]
+    monkeypatch.setattr(
+        harness_module, "SampleOrder", lambda **given: made.append(given["batch_size"]) or kind(**given)
+    )
+    for size in (2, 3, 2, 3):
+        harness.load(size)
+    assert made == [2, 3]
+
+
 def test_a_product_reads_both_and_writes_one():
     a, b = torch.ones(10, 20), torch.ones(20, 30)
     (product,) = operators(lambda: a @ b)

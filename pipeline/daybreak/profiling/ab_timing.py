@@ -67,6 +67,12 @@ class Trials:
     def __init__(self, workload: Workload, dataset: Any, training: TrainParams) -> None:
         self._workload, self._dataset, self._training = workload, dataset, training
         self._position = 0
+        self._order = SampleOrder(
+            seed=training.seed,
+            num_samples=len(dataset),
+            sampling=Sampling.of(dataset),
+            batch_size=training.batch_size,
+        )
 
     def compare(
         self,
@@ -138,13 +144,7 @@ class Trials:
     def _samples(self, number: int) -> Indices:
         """Returns the next samples in the order of training."""
         start, self._position = self._position, self._position + number
-        order = SampleOrder(
-            seed=self._training.seed,
-            num_samples=len(self._dataset),
-            sampling=Sampling.of(self._dataset),
-            batch_size=self._training.batch_size,
-        )
-        return order.samples(start, self._position)
+        return self._order.samples(start, self._position)
 
     def _timed(self, variant: Variant, workload: Workload) -> "_TimedVariant":
         engine = TorchEngine(

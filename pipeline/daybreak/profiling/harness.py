@@ -67,6 +67,7 @@ class Harness:
                 f"and at prepare.window_days"
             )
         self._seed, self._position, self._sampling = seed, 0, Sampling.of(self.data)
+        self._orders: dict[int, SampleOrder] = {}  # by the size of a batch
         torch.manual_seed(seed)
 
     def build(self, tuning: Tuning | None = None, *, num_workers: int = 1) -> None:
@@ -136,7 +137,9 @@ class Harness:
 
     @cached_property
     def _largest(self) -> int | None:
-        """The largest of `NUM_SIZED` samples spread over the data set; None where all are of one size."""
+        """The longest sample, or by bytes the largest of `NUM_SIZED`; None where all are of one size."""
+        if self._sampling.lengths is not None:
+            return int(self._sampling.lengths.argmax())
         first_of_size: dict[int, int] = {}  # the first sample with so many bytes
         for sample in range(0, self.num_samples, max(1, self.num_samples // NUM_SIZED)):
             num_bytes = sum(t.numel() * t.element_size() for t in tensors(read(self.data, [sample])))
@@ -184,10 +187,11 @@ class Harness:
         """Returns the next samples in the order of training, which affects how fast they load."""
         start = self._position
         self._position += size
-        order = SampleOrder(
-            seed=self._seed, num_samples=self.num_samples, sampling=self._sampling, batch_size=size
-        )
-        return order.samples(start, start + size)
+        if size not in self._orders:  # one order per size, as making it may take as long as the job's loading
+            self._orders[size] = SampleOrder(
+                seed=self._seed, num_samples=self.num_samples, sampling=self._sampling, batch_size=size
+            )
+        return self._orders[size].samples(start, start + size)
 
     def loss(self, batch: Batch, size: int) -> Losses:
         """Returns the loss of each sample, shape [size], or of each that steps by the names of optimizers.
