@@ -320,3 +320,17 @@ def test_a_calibrator_without_validation_is_found_before_the_night_and_no_model_
     by_name = {finding.what: finding for finding in findings(Home.here())}
     assert by_name["calibrator"].text.startswith("Calibrated has a calibrator, which is fitted on samples")
     assert by_name["train.schedule"].text == "by the class, from its model"
+
+
+class Comparing(Nothing):
+    """A class whose loss compares the samples of a batch."""
+
+    whole_batch = True
+
+
+def test_batches_by_tokens_of_a_loss_over_a_batch_are_found_before_the_night(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
+    text = PARAMS.format(machines="local").replace("tests.fakes:Nothing", "tests.test_check:Comparing")
+    (tmp_path / "params.yaml").write_text(text + "train: {batch_by: tokens}\n")
+    (finding,) = (finding for finding in findings(Home.here()) if finding.what == "batches")
+    assert finding.text.startswith("the loss of Comparing is over a batch")

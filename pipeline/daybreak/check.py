@@ -33,7 +33,7 @@ from daybreak.storage import address, branch, ledger, lifecycle, source_code
 from daybreak.storage.bucket import is_here
 from daybreak.storage.home import Home
 from daybreak.training.estimator_keys import expect_applicable
-from daybreak.training.worker_keys import expect_calibrated
+from daybreak.training.worker_keys import expect_batches_alike, expect_calibrated
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 # Variables of services that a copy of a home, with the same environment, would share with the original.
@@ -85,7 +85,7 @@ def findings(home: Home) -> Iterator[Finding]:
     for name in ("workload", "backend"):
         yield _plug(name, getattr(loaded, name))
     yield from _estimator(loaded)
-    yield from _calibrator(loaded)
+    yield from _class_keys(loaded)
     if loaded.train.schedule == "own":
         yield _schedule(loaded)
     yield _code(home.folder, loaded)
@@ -366,14 +366,18 @@ def _estimator(loaded: Params) -> Iterator[Finding]:
             yield Finding(what="estimator", ok=False, text=str(error))
 
 
-def _calibrator(loaded: Params) -> Iterator[Finding]:
-    """Yields that a calibrator of the class would have no samples."""
+def _class_keys(loaded: Params) -> Iterator[Finding]:
+    """Yields that a calibrator would have no samples, or a loss over a batch no batches of one size."""
     with contextlib.suppress(PipelineError):  # already reported
         workload = loaded.workload.make()
         try:
             expect_calibrated(loaded.train, workload)
         except PipelineError as error:
             yield Finding(what="calibrator", ok=False, text=str(error))
+        try:
+            expect_batches_alike(loaded.train.batch_by, workload)
+        except PipelineError as error:
+            yield Finding(what="batches", ok=False, text=str(error))
 
 
 def _schedule(loaded: Params) -> Finding:

@@ -15,10 +15,12 @@ from torch.nn.functional import cross_entropy, dropout, normalize
 
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.record_parts import Tuning
-from daybreak.training import accumulation, sample_order
+from daybreak.contract.workload import is_encoded, is_undivided
+from daybreak.training import accumulation, cached_gradients, sample_order
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.micro_batch import MicroBatches
+from daybreak.training.worker_keys import expect_batches_alike
 from tests.fakes import LineWorkload, write_curve
 from tests.training.recipes import recipe
 from tests.training.stoppable import StoppableRun
@@ -223,6 +225,60 @@ def test_a_loss_for_which_memory_does_not_suffice_says_so(folder, monkeypatch):
     monkeypatch.setattr(Towers, "batch_loss", short)
     with pytest.raises(JobError, match="memory does not suffice for batch_loss over 16 encoded samples"):
         Run(folder, Towers()).until(1)
+
+
+class Normed(Towers):
+    """Its weights are divided by a norm, which each pass in training estimates further in a buffer."""
+
+    def model(self) -> Any:
+        parts = super().model()
+        parts["table"] = nn.utils.parametrizations.spectral_norm(parts["table"])
+        return parts
+
+
+def test_what_a_pass_changes_in_buffers_is_the_same_when_it_is_encoded_again(folder, monkeypatch):
+    encode, norms = Towers.encode, []
+
+    def noted(self: Any, model: Any, batch: Any) -> Weights:
+        norms.append(model["table"].parametrizations.weight[0]._u.tolist())
+        return encode(self, model, batch)
+
+    monkeypatch.setattr(Towers, "encode", noted)
+    workload = Normed()
+    engine = TorchEngine(
+        workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=4, tuning=Tuning()
+    )
+    engine.step(np.arange(16), batch_size=16, rate=0.1, signals=Signals())
+    assert norms[:4] == norms[4:]
+    assert norms[0] != norms[1]
+
+
+def test_encodings_of_all_workers_for_which_memory_does_not_suffice_end_the_job(folder, monkeypatch):
+    def lacking(*given: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(cached_gradients, "_gathered", lacking)
+    workload = Towers()
+    engine = TorchEngine(
+        workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=4, tuning=Tuning()
+    )
+    with pytest.raises(JobError, match="memory does not suffice for batch_loss over 16 encoded samples"):
+        engine.step(np.arange(16), batch_size=16, rate=0.1, signals=Signals())
+
+
+def test_a_class_that_asks_for_whole_batches_gets_them_though_it_inherits_batch_loss():
+    class Both(Towers):
+        whole_batch = True
+
+    assert is_undivided(Both())
+    assert not is_encoded(Both())
+
+
+def test_batches_of_as_many_tokens_are_refused_where_the_loss_compares_a_batch():
+    with pytest.raises(ParamsError, match=r"the loss of Towers is over a batch, and train\.batch_by: tokens"):
+        expect_batches_alike("tokens", Towers())
+    expect_batches_alike("samples", Towers())
+    expect_batches_alike("tokens", LineWorkload())
 
 
 def trained(folder: Path) -> TorchEngine:

@@ -259,3 +259,49 @@ def test_what_no_order_can_follow_is_refused():
         SampleOrder(seed=0, num_samples=3, sampling=Sampling.of(Data(weights=[0, 0, 0])))
     with pytest.raises(ParamsError, match=r"train\.batch_by is tokens, and the data set has no lengths"):
         SampleOrder(seed=0, num_samples=3, by_tokens=True)
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+@pytest.mark.parametrize("num_samples", [1, 10, 63, 64, 65, 100])
+def test_fewer_samples_than_a_batch_have_an_order_in_every_epoch(num_samples, by_tokens):
+    lengths = np.random.default_rng(0).integers(1, 100, num_samples)
+    order = SampleOrder(
+        seed=1,
+        num_samples=num_samples,
+        sampling=Sampling(lengths=lengths),
+        batch_size=64,
+        by_tokens=by_tokens,
+    )
+    for epoch in range(5):
+        own = order.samples(epoch * num_samples, (epoch + 1) * num_samples)
+        assert sorted(own) == list(range(num_samples))
+
+
+@pytest.mark.parametrize("num_samples", [64 * 8 + 1, N, 3])
+def test_a_batch_by_tokens_has_as_many_samples_as_the_model_needs(num_samples):
+    lengths = np.random.default_rng(3).geometric(0.05, num_samples)
+    lengths[0] = 5_000  # which takes the tokens of many batches
+    sampling = Sampling(lengths=lengths)
+    made = dict(seed=1, num_samples=num_samples, sampling=sampling, batch_size=8, by_tokens=True)
+    order = SampleOrder(**made, least=2)
+    own = batches(order, until=2 * num_samples)
+    assert min(map(len, own)) >= 2
+    assert sorted(np.concatenate(own)) == sorted([*range(num_samples)] * 2)
+    assert min(map(len, batches(SampleOrder(**made), until=2 * num_samples))) == 1
+
+
+def test_a_pass_takes_no_more_than_the_planned_number_of_the_longest():
+    passes = MicroBatches(1, lengths=np.array([66, 66, 66, 100]), on_shrink=lambda size: None)
+    assert [len(each) for each in passes.split(np.arange(3))] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["weights", "lengths"])
+def test_a_data_set_whose_weights_are_a_method_is_told_so(name):
+    class Own(Curve):
+        def __len__(self) -> int:
+            return 4
+
+    Own.weights = Own.lengths = None
+    setattr(Own, name, lambda self: [1, 1, 1, 1])
+    with pytest.raises(ParamsError, match=f"{name} of the data set is a method, and is read as an array"):
+        Sampling.of(Own.__new__(Own))

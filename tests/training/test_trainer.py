@@ -34,6 +34,7 @@ class Run:
         epoch_samples: int = 40,
         stop_after: float = math.inf,
         block: int = 1,
+        least_batch: int = 1,
     ) -> None:
         self.heartbeats: list[Progress] = []
         self.trainer = Trainer(
@@ -46,6 +47,7 @@ class Run:
             report=self.heartbeats.append,
             clock=engine.clock,
             executor=AtOnce(),
+            least_batch=least_batch,
         )
         path = checkpoint.newest(folder, identity=made.identity)
         if path:
@@ -131,6 +133,12 @@ def test_each_sample_once_per_epoch_on_changing_worlds_and_batches(phases, batch
         (40, True),
         (20, False),
     ]
+
+
+def test_no_last_batch_of_a_loss_over_a_batch_has_one_sample_to_compare(tmp_path):
+    engine = CountingEngine(num_samples=40)
+    Run(tmp_path, engine, recipe(num_samples=17), least_batch=2).run()
+    assert engine.sizes == [8, 9]
 
 
 @pytest.mark.parametrize("num_samples", [17, 18, 19, 25])

@@ -78,8 +78,9 @@ class Workload(Protocol):
 
         whole_batch: True                                     one pass, on one worker
 
-    or by two methods in place of it, where `loss(model, batch)` is `batch_loss(encode(model, batch))`. Passes
-    and workers then encode parts of the batch, and the loss is over all of it:
+    or by two methods beside `loss(model, batch)`, which then is `batch_loss(encode(model, batch))`, as that
+    of a TableWorkload is by itself. Passes and workers encode parts of the batch, and the loss is over all of
+    it; a class that has `whole_batch`, too, takes one pass:
 
         encode(model, batch) -> Tensor | dict[str, Tensor]    of each sample by itself, [b, ...]
         batch_loss(encoded) -> Tensor                         shape [b]
@@ -233,6 +234,8 @@ def is_encoded(workload: Any) -> bool:
 
     Raises ParamsError where it has only one of the two methods for that.
     """
+    if getattr(workload, "whole_batch", False):  # also where it inherits the two methods
+        return False
     if hasattr(workload, "batch_loss") and not hasattr(workload, "encode"):
         raise ParamsError(
             f"{type(workload).__name__} has batch_loss and no encode(model, batch), which returns what the "

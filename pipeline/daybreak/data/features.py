@@ -184,7 +184,9 @@ def labels_of(table: Table, rows: "pa.Table", *, unknown: Collection[str] = ()) 
     return _label(table.label.column, rows) | {
         each.column: np.full(len(rows), np.nan, dtype=np.float32)
         if each.column in unknown
-        else _as_float32(rows[each.column].cast("float64").to_numpy(zero_copy_only=False), each.column)
+        else _as_float32(
+            rows[each.column].cast("float64", safe=False).to_numpy(zero_copy_only=False), each.column
+        )
         for each in table.auxiliary
     }
 

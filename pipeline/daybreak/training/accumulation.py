@@ -144,7 +144,7 @@ class Accumulation:
         """
         half, first = len(indices) // 2, None
         try:
-            if measures_noise and half and self.may_halve:
+            if measures_noise and half > 1 and self.may_halve:
                 with self._kept():
                     self._one_batch(indices[:half], batch_size, update)
                     first = self.gradients.square(), half
@@ -184,6 +184,7 @@ class Accumulation:
             encode=encode,
             batch_loss=partial(self._batch_loss, update=update),
             weigh=weigh,
+            kept=self._kept,
         )
         sizes = [len(part) for part in passes]
         return cached_gradients.add_up(stages, sizes, self._group), self._turns.names

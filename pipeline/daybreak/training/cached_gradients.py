@@ -9,6 +9,7 @@ use for it. Random numbers of a pass are the same both times.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ class Stages:
 
     encode: Callable[[int], Any]  # the samples of a pass by its number, which it also seeds by
     batch_loss: Callable[[Any], Tensor]  # of all samples, shape [b]
+    # Takes back what encoding changes in buffers and in the class's own state, which it finds the same twice.
+    kept: Callable[[], AbstractContextManager[None]]
     weigh: Callable[[Tensor], Tensor]  # the sum of the losses, as a part of the mean
 
 
@@ -42,7 +45,7 @@ def add_up(stages: Stages, sizes: Sequence[int], group: WorkerGroup) -> Tensor |
     own: Encoded = {}
     lacking: Exception | None = None
     try:
-        with torch.no_grad():
+        with torch.no_grad(), stages.kept():
             parts = [_named(stages.encode(number), size) for number, size in enumerate(sizes)]
         own = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
     except (RuntimeError, MemoryError) as error:
@@ -57,7 +60,13 @@ def add_up(stages: Stages, sizes: Sequence[int], group: WorkerGroup) -> Tensor |
     if num_lacking:
         return None
     start = sum(shares[: group.rank])
-    losses, gradients = _by_encoding(stages, _gathered(own, shares, group))
+    try:
+        whole = _gathered(own, shares, group)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise _too_many(sum(shares)) from error
+    losses, gradients = _by_encoding(stages, whole)
     for number, size in enumerate(sizes):
         encoded = _named(stages.encode(number), size)
         trained = [name for name in gradients if encoded[name].requires_grad]
@@ -87,11 +96,15 @@ def _by_encoding(stages: Stages, encoded: Encoded) -> tuple[Tensor, dict[str, Te
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise JobError(
-            f"memory does not suffice for batch_loss over {size} encoded samples, which no smaller pass "
-            f"changes; lower train.batch_size, or name a machine with more memory in plan.machines"
-        ) from error
+        raise _too_many(size) from error
     return losses.detach(), {name: each.grad for name, each in leaves.items() if each.grad is not None}
+
+
+def _too_many(size: int) -> JobError:
+    return JobError(
+        f"memory does not suffice for batch_loss over {size} encoded samples, which no smaller pass "
+        f"changes; lower train.batch_size, or name a machine with more memory in plan.machines"
+    )
 
 
 def _named(encoded: Any, size: int) -> Encoded:

@@ -102,8 +102,8 @@ class MicroBatches:
         if self._is_undivided:
             return [indices]
         if self._lengths is not None and len(indices):
-            padded = len(indices) * int(self._lengths[indices].max())
-            number = -(-padded // (self.size * self._longest))
+            most = max(1, self.size * self._longest // int(self._lengths[indices].max()))
+            number = -(-len(indices) // most)
             return np.array_split(indices, max(1, min(number, len(indices) // self._least)))
         if self._least > 1 and 1 < self.size < len(indices):  # statistics over passes of about one size
             number = min(-(-len(indices) // self.size), len(indices) // self._least)

@@ -8,7 +8,7 @@ rounded up or down; samples of equal weights come once each.
 
 With lengths, windows of 64 batches are sorted by length and cut into batches, whose order is shuffled; inside
 a batch the order is that of before. A batch has so many samples, or by tokens as many as, padded to the
-longest, take no more than that number of samples of the mean length.
+longest, take no more than that number of samples of the mean length, or the least that a batch may have.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,6 +40,12 @@ class Sampling:
         """Returns what a data set has; raises ParamsError where weights or lengths are not of its samples."""
         size = len(dataset)
         weights, lengths = (getattr(dataset, name, None) for name in ("weights", "lengths"))
+        for name, values in (("weights", weights), ("lengths", lengths)):
+            if callable(values):
+                raise ParamsError(
+                    f"{name} of the data set is a method, and is read as an array of a number for each of "
+                    f"its {size:,} samples; make it an attribute or a property (key workload)"
+                )
         if weights is not None:
             weights = np.asarray(weights, dtype=np.float64)
             if weights.shape != (size,) or not np.isfinite(weights).all() or (weights < 0).any():
@@ -71,10 +77,12 @@ class SampleOrder:
         sampling: Sampling | None = None,
         batch_size: int = 1,
         by_tokens: bool = False,
+        least: int = 1,
     ) -> None:
         """Orders `num_samples` from `first_sample` on, by a sampling of all samples.
 
-        Batches of `batch_size` samples are alike in length; `by_tokens`, they have that many on average.
+        Batches of `batch_size` samples are alike in length; `by_tokens`, they have that many on average,
+        and at least `least`, where there are as many.
         Raises ParamsError where tokens are to be counted and the data set has no lengths.
         """
         sampling = sampling or Sampling()
@@ -93,6 +101,7 @@ class SampleOrder:
             self._last = int(np.flatnonzero(weights)[-1])
         self._lengths = None if sampling.lengths is None else sampling.lengths[own]
         self._batch_size, self._by_tokens = batch_size, by_tokens
+        self._least = least if by_tokens else 1  # of as many samples, who takes batches sees to the last one
         if by_tokens and self._lengths is None:
             raise ParamsError(
                 "train.batch_by is tokens, and the data set has no lengths, an array of the tokens of each "
@@ -154,11 +163,17 @@ class SampleOrder:
 
     def _head(self, epoch: int) -> int:
         """Returns the samples of an epoch that are in the last batch of the epoch before."""
-        return 0 if self._by_tokens else -epoch * self.num_samples % self._batch_size
+        return 0 if self._by_tokens else min(self.num_samples, -epoch * self.num_samples % self._batch_size)
 
     def _number(self, epoch: int, place: int) -> int:
         """Returns the window of a place in an epoch."""
-        return max(0, place - self._head(epoch)) // (WINDOW * self._batch_size)
+        number = max(0, place - self._head(epoch)) // (WINDOW * self._batch_size)
+        return min(number, self._last_window(epoch))
+
+    def _last_window(self, epoch: int) -> int:
+        """Returns the last window of an epoch, which has those beyond it that would be less than a batch."""
+        own = self.num_samples - self._head(epoch) - self._least
+        return max(0, own) // (WINDOW * self._batch_size)
 
     def _made(self, epoch: int, number: int) -> tuple[int, Indices, Indices]:
         """Returns the first place of a window in its epoch, the samples, and the ends of batches."""
@@ -166,7 +181,9 @@ class SampleOrder:
         head, size = self._head(epoch), WINDOW * self._batch_size
         first = head + number * size if number else 0
         begin = epoch * self.num_samples
-        samples = self._drawn(epoch, begin + first, begin + min(self.num_samples, head + (number + 1) * size))
+        is_last = number == self._last_window(epoch)
+        after = self.num_samples if is_last else head + (number + 1) * size
+        samples = self._drawn(epoch, begin + first, begin + after)
         kept = head if not number else 0  # before the first batch, as they come
         batches = self._cut(self._lengths[samples[kept:]])
         key = (self.seed, epoch, number, DRAWS)
@@ -189,7 +206,9 @@ class SampleOrder:
         while len(places):
             some = lengths[places[: max(1, self._tokens // int(lengths[places[0]]))]]
             padded = np.arange(1, len(some) + 1) * some
-            number = max(1, int(np.searchsorted(padded, self._tokens, side="right")))
+            number = max(self._least, int(np.searchsorted(padded, self._tokens, side="right")))
+            if len(places) - number < self._least:
+                number = len(places)
             batches.append(places[:number])
             places = places[number:]
         return batches

@@ -72,8 +72,11 @@ class Trainer:
         schedule: OwnSchedule | None = None,
         average: WeightAverage | None = None,
         validator: Validator | None = None,
+        least_batch: int = 1,
     ) -> None:
+        """Batches have `least_batch` samples at least, where a run has as many."""
         self.engine, self.recipe = engine, recipe
+        least_batch = max(least_batch, engine.least_share)
         self._order = SampleOrder(
             seed=recipe.seed,
             num_samples=epoch_samples - recipe.first_sample,
@@ -81,6 +84,7 @@ class Trainer:
             sampling=sampling,
             batch_size=recipe.batch_size,
             by_tokens=recipe.batch_by == "tokens",
+            least=least_batch,
         )
         self._parameters = parameters  # names of the weights that are learned, which a checkpoint tells apart
         self._told_to_stop, self._report = told_to_stop, report
@@ -119,7 +123,7 @@ class Trainer:
             num_samples=recipe.num_samples,
             rule=recipe.rate.scaling,
             sizes=recipe.sizes,
-            least=engine.least_share,
+            least=least_batch,
             batch_at=self._order.batch_at,
         )
         # A batch that may change needs the limit of its rule from the beginning.

@@ -35,7 +35,7 @@ from daybreak.contract import clock, disk, records
 from daybreak.contract.errors import DataError, JobError, NotFinite, PipelineError
 from daybreak.contract.record_parts import Epoch
 from daybreak.contract.sections import Plug
-from daybreak.contract.workload import STATE, Workload, has_estimator, own_schedule
+from daybreak.contract.workload import STATE, Workload, has_estimator, is_over_batch, own_schedule
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
@@ -51,7 +51,7 @@ from daybreak.training.recipe import (
 )
 from daybreak.training.termination import Termination, die_with_parent, sigterm_blocked
 from daybreak.training.watchdog import Watchdog
-from daybreak.training.worker_keys import clipping_of
+from daybreak.training.worker_keys import clipping_of, expect_batches_alike
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,6 +133,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     gpus.check()
     supervision = _Supervision(folder, hang_after_s=recipe.hang_after_s)
     workload: Workload = Plug(use=recipe.workload, **recipe.arguments).make()
+    expect_batches_alike(recipe.batch_by, workload)
     engine, dataset = _engine(recipe, workload, supervision.alive)
     warm = _start_warm(engine, recipe.warm_start) if recipe.warm_start else False
     if warm and recipe.warm_start and recipe.carries_optimizer:
@@ -174,6 +175,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         else None,
         average=average,
         validator=validator,
+        least_batch=2 if is_over_batch(workload) else 1,  # as a sample by itself is compared with nothing
     )
     path = _newest(trainer.saver.folder, folder, recipe, engine, copies)
     if path:

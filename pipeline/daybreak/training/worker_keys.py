@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.workload import is_over_batch
 from daybreak.training.recipe import Clipping
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -37,6 +38,15 @@ def expect_calibrated(train: "TrainParams", workload: Any) -> None:
         raise ParamsError(
             f"{type(workload).__name__} has a calibrator, which is fitted on samples that are not trained "
             f"on, and train.validation is 0; set that to 0.1, or leave calibrator out"
+        )
+
+
+def expect_batches_alike(batch_by: Literal["samples", "tokens"], workload: Any) -> None:
+    """Raises ParamsError where batches differ in size, and the loss of a sample with them."""
+    if batch_by == "tokens" and is_over_batch(workload):
+        raise ParamsError(
+            f"the loss of {type(workload).__name__} is over a batch, and train.batch_by: tokens gives each "
+            f"batch another number of samples to compare; set that to samples"
         )
 
 

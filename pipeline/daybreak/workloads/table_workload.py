@@ -82,8 +82,9 @@ class TableWorkload:
         from daybreak.workloads.samples import Samples
 
         samples = Samples(folder, split)
-        if split != "serve" and hasattr(self, "weights"):
-            samples.weights = self.weights(samples.column)
+        weights: Any = getattr(self, "weights", None)
+        if split != "serve" and callable(weights):  # and no tensor of that name, which its loss may have
+            samples.weights = weights(samples.column)
         return samples
 
     def model(self, state: State) -> "nn.Module":
@@ -98,7 +99,7 @@ class TableWorkload:
 
     def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
         """Returns the loss of each sample, shape [b]."""
-        if is_encoded(self):
+        if is_encoded(self) or (hasattr(self, "encode") and hasattr(self, "batch_loss")):
             losses: Tensor = self.batch_loss(self.encode(model, batch))  # type: ignore[attr-defined]
             return losses
         raise NotImplementedError(

@@ -58,7 +58,7 @@ from daybreak.training.tuning import (
     wants_whole,
 )
 from daybreak.training.turns import by_sample
-from daybreak.training.worker_keys import clipping_of, expect_allowed, expect_calibrated
+from daybreak.training.worker_keys import clipping_of, expect_allowed, expect_batches_alike, expect_calibrated
 from daybreak.workloads.served_rows import predictions
 
 MOST_SAMPLES = 256  # of the batch
@@ -83,6 +83,7 @@ class ModelChecks:
     def try_model(self, state: State) -> None:
         """Runs the checks from the data set on; `state` is the result of `fit`."""
         expect_calibrated(self._params.train, self.workload)
+        expect_batches_alike(self._params.train.batch_by, self.workload)
         samples, batch = self._batch()
         of_samples = getattr(samples, "state", state)
         if has_estimator(self.workload):
