@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from daybreak.contract.errors import ParamsError
-from daybreak.workloads.calibrators import IsotonicCalibration, TemperatureScaling
+from daybreak.workloads.calibrators import NUM_KNOTS, IsotonicCalibration, TemperatureScaling
 
 NUM = 20_000
 
@@ -58,6 +58,51 @@ def test_equal_chances_are_calibrated_too():
     calibrator = IsotonicCalibration()
     fitted = calibrator.fit(np.full(10, 0.25), np.array([0] * 4 + [1] * 6))
     assert float(calibrator.apply(torch.tensor([0.25]), fitted)) == pytest.approx(0.6)
+
+
+def test_a_line_is_right_where_one_in_a_thousand_is_yes():
+    draw = np.random.default_rng(0)
+    label = (draw.random(200_000) < 0.001).astype(int)
+    logit = draw.normal(-7, 1.5, len(label)) + 8 * label
+    chances = 1 / (1 + np.exp(-logit))
+    calibrator = IsotonicCalibration()
+    calibrated = calibrator.apply(torch.from_numpy(chances), calibrator.fit(chances, label)).numpy()
+    assert calibrated.mean() == pytest.approx(label.mean(), rel=0.05)
+    highest = np.argsort(chances)[-1000:]
+    assert calibrated[highest].mean() == pytest.approx(label[highest].mean(), rel=0.05)
+
+
+def test_a_line_of_many_parts_keeps_its_shape():
+    draw = np.random.default_rng(0)
+    right = np.sort(draw.random(200_000))
+    label = (draw.random(len(right)) < right).astype(int)
+    calibrator = IsotonicCalibration()
+    fitted = calibrator.fit(right, label)
+    assert len(fitted[0].unique()) > NUM_KNOTS / 2
+    assert np.abs(calibrator.apply(torch.from_numpy(right), fitted).numpy() - right).mean() < 0.01
+
+
+def test_the_temperature_of_chances_at_1_is_the_best_one():
+    draw = np.random.default_rng(0)
+    logit = draw.normal(0, 3, NUM)
+    label = (draw.random(NUM) < 1 / (1 + np.exp(-logit))).astype(int)
+    wrong = torch.from_numpy(logit * 6).float().sigmoid()
+    assert wrong.max() == 1
+    calibrator = TemperatureScaling()
+
+    def loss(temperature):
+        yes = calibrator.apply(wrong, temperature).numpy()
+        return log_loss(np.stack([1 - yes, yes], axis=1), label)
+
+    fitted = calibrator.fit(wrong.numpy(), label)
+    assert float(fitted) < 8
+    assert loss(fitted) <= min(loss(torch.tensor([each])) for each in np.geomspace(1, 50, 60)) + 1e-4
+
+
+def test_a_temperature_at_the_end_of_the_search_is_said(caplog):
+    draw = np.random.default_rng(0)
+    TemperatureScaling("risk").fit(draw.random(NUM), draw.integers(0, 2, NUM))
+    assert "the temperature of risk is 54.6" in caplog.text
 
 
 def test_what_is_no_chance_and_classes_where_a_line_is_asked_for_are_refused():

@@ -6,6 +6,7 @@ checkpoints and versions have it, and a warm start keeps it; predictions are cal
 al. 2017, isotonic regression for chances of Zadrozny & Elkan 2002.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 NUM_KNOTS = 128  # of the line that isotonic regression is kept as
 LARGEST_LOG = 4.0  # of a temperature, either way
+LEAST = 2.0**-23  # of a chance, and of what is left to 1: float32 knows no less beside 1
 TINY = 1e-12  # width between knots of equal chances
 
 
@@ -65,6 +69,13 @@ class TemperatureScaling:
             return -float(logs[rows, label.astype(np.int64)].mean())
 
         best = minimize_scalar(loss, bounds=(-LARGEST_LOG, LARGEST_LOG), method="bounded")
+        if abs(best.x) > LARGEST_LOG - 0.01:
+            log.warning(
+                "the temperature of %s is %.3g, the end of what is searched; see whether its chances say "
+                "anything of the label",
+                self.prediction,
+                np.exp(best.x),
+            )
         return torch.tensor([float(np.exp(best.x))])
 
     def apply(self, chances: "Tensor", fitted: "Tensor") -> "Tensor":
@@ -100,13 +111,16 @@ class IsotonicCalibration:
                 f"{self.prediction} has chances of {chances.shape[1]} classes, and IsotonicCalibration is of "
                 f"yes alone; take TemperatureScaling"
             )
-        values, place, counts = np.unique(chances, return_inverse=True, return_counts=True)
+        values, place, counts = np.unique(chances.astype(np.float32), return_inverse=True, return_counts=True)
         shares = np.bincount(place, weights=label) / counts
-        line = isotonic_regression(shares, weights=counts).x
+        line = isotonic_regression(shares, weights=counts)
         least = 0.5 / len(label)  # as nobody has seen enough to be certain, and log loss would be infinite
-        knots = np.quantile(chances, np.linspace(0, 1, NUM_KNOTS))
-        heights = np.interp(knots, values, line).clip(least, 1 - least)
-        return torch.from_numpy(np.stack([knots, heights])).float()
+        ends = np.union1d(line.blocks[:-1], line.blocks[1:] - 1)
+        if len(ends) > NUM_KNOTS:
+            ends = ends[_spread(shares * counts, counts)[ends].searchsorted(np.linspace(0, 1, NUM_KNOTS))]
+        ends = np.pad(ends, (0, NUM_KNOTS - len(ends)), mode="edge")
+        heights = line.x[ends].clip(least, 1 - least)
+        return torch.from_numpy(np.stack([values[ends], heights])).float()
 
     def apply(self, chances: "Tensor", fitted: "Tensor") -> "Tensor":
         """Returns the heights of the line at the chances, and beyond its ends those of the ends."""
@@ -129,10 +143,23 @@ def expect_chances(chances: "NDArray[Any]", prediction: str) -> None:
         )
 
 
+def _spread(yes: "NDArray[Any]", counts: "NDArray[Any]") -> "NDArray[Any]":
+    """Returns the share of the samples up to each value, where yes and no weigh the same.
+
+    Where one in a thousand is yes, all that tells yes from no lies in a few of the largest chances.
+    """
+    shares = [each.cumsum() / max(each.sum(), 1) for each in (yes, counts - yes)]
+    summed = shares[0] + shares[1]
+    scaled: NDArray[Any] = (summed - summed[0]) / max(summed[-1] - summed[0], TINY)
+    return scaled
+
+
 def _logits(chances: "Tensor") -> "Tensor":
-    """Returns the logits of no and yes, or of the classes, shape [n, classes], up to a constant."""
+    """Returns the logits of no and yes, or of the classes, shape [n, classes], up to a constant.
+
+    Both chances have the same least, in any precision, so that what is fitted is what is applied.
+    """
     import torch
 
-    least = torch.finfo(chances.dtype).tiny
     every = torch.stack([1 - chances, chances], dim=1) if chances.ndim == 1 else chances
-    return every.clamp(min=least).log()
+    return every.clamp(min=LEAST).log()
