@@ -109,6 +109,15 @@ def test_a_collator_gets_samples_and_makes_what_the_model_takes() -> None:
     assert inputs["labels"].tolist() == Deliveries().late[:SIZE].tolist()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_what_a_collator_makes_is_on_the_device_of_its_batch() -> None:
+    workload = type("Collated", (Late,), {"collator": staticmethod(torch.utils.data.default_collate)})()
+    batch = {name: each.cuda() for name, each in Deliveries().__getitems__(range(SIZE)).items()}
+    model = workload.model().cuda()
+    assert workload.loss(model, batch, None).is_cuda
+
+
 def test_predictions_follow_from_the_logits() -> None:
     workload, batch = Late(), Deliveries().__getitems__(range(SIZE))
     del batch["late"]

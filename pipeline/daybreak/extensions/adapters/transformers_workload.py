@@ -45,8 +45,11 @@ class TransformersWorkload(MeanLossWorkload):
             )
         if self.collator is None:
             return inputs
-        samples = [dict(zip(inputs, values, strict=True)) for values in zip(*inputs.values(), strict=True)]
-        return dict(self.collator(samples))
+        device = next(iter(inputs.values())).device
+        on_cpu = [values.cpu() for values in inputs.values()]  # where collators work, and make new tensors
+        samples = [dict(zip(inputs, values, strict=True)) for values in zip(*on_cpu, strict=True)]
+        made = self.collator(samples)
+        return {name: each.to(device) if isinstance(each, Tensor) else each for name, each in made.items()}
 
     def returned_loss(self, model: nn.Module, batch: Batch, progress: TrainingProgress) -> Tensor:
         """Returns the loss that the model computes."""
