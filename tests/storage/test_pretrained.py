@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.contract.errors import DataError
+from daybreak.contract.errors import DataError, ParamsError
 from daybreak.storage.pretrained import pretrained
 
 
@@ -44,6 +44,25 @@ def test_files_are_downloaded_once_in_a_home(home: Path) -> None:
     assert folders == {home / "var/pretrained/bert"}
     assert (home / "var/pretrained/bert/model.safetensors").read_text() == "weights"
     assert package.num_downloads == 2
+
+
+def test_a_name_may_be_that_of_a_repository(home: Path) -> None:
+    package = Package()
+    with pytest.raises(DataError, match=r"google/bert has the digest \w{64};") as error:
+        pretrained("google/bert", package.download, digest="")
+    digest = re.findall(r"\w{64}", str(error.value))[0]
+    folder = pretrained("google/bert", package.download, digest=digest)
+    assert folder == home / "var/pretrained/google--bert"
+    with pytest.raises(ParamsError, match=r"have the name '\.\.'; give them one that"):
+        pretrained("..", package.download, digest=digest)
+
+
+def test_what_a_killed_download_left_is_removed_by_the_next(home: Path) -> None:
+    stale = home / "var/pretrained/bert.new-1"
+    stale.mkdir(parents=True)
+    package = Package()
+    pretrained("bert", package.download, digest=digest_of(package))
+    assert not stale.exists()
 
 
 def test_a_damaged_file_is_downloaded_again(home: Path) -> None:

@@ -5,6 +5,7 @@ a run with a sentence rather than with another model. It is of all files but hid
 keep notes of their own.
 """
 
+import glob
 import hashlib
 import logging
 import shutil
@@ -12,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from daybreak.contract.errors import DataError
+from daybreak.contract.errors import DataError, ParamsError
 from daybreak.storage import journal
 from daybreak.storage.home import Home
 
@@ -25,21 +26,27 @@ def pretrained(name: str, download: Callable[[Path], object], *, digest: str) ->
     """Returns a folder of files with this digest, which are downloaded once in a home.
 
     Args:
-        name: of the files, in `var/pretrained` of the home.
+        name: of the files, in `var/pretrained` of the home, where -- stands for a slash.
         download: writes the files into an empty folder.
         digest: of the files; with an empty one, the error says which it is.
 
     Raises:
+        ParamsError: no folder may have this name.
         DataError: what is downloaded has another digest.
     """
     home = Home.here_or_none()
-    folder = (home.var / PRETRAINED if home else PRETRAINED) / name
+    own = name.replace("/", "--")  # as Hugging Face's own cache has them
+    if not own.strip("."):
+        raise ParamsError(f"pretrained files have the name {name!r}; give them one that a folder may have")
+    folder = (home.var / PRETRAINED if home else PRETRAINED) / own
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with journal.alone(folder.with_name(f"{name}.lock")):  # of the workers of a machine, one downloads
+    with journal.alone(folder.with_name(f"{own}.lock")):  # of the workers of a machine, one downloads
         if folder.exists() and _digest(folder) == digest:
             return folder
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            fresh = Path(scratch) / name
+        for stale in folder.parent.glob(f"{glob.escape(own)}.new-*"):  # of a download that was killed
+            shutil.rmtree(stale, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{own}.new-") as scratch:
+            fresh = Path(scratch) / own
             fresh.mkdir()
             log.info("%s is downloaded into %s", name, folder.parent)
             download(fresh)
