@@ -153,6 +153,12 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
             "each worker has a share of the weights, so training takes all samples, and is not validated"
         )
     epoch_samples = len(dataset) - (recipe.validation.num_samples if validator else 0)
+    run: Any = {
+        "num_updates": math.ceil(recipe.num_samples / recipe.batch_size),
+        "num_epochs": recipe.num_samples / (epoch_samples - recipe.first_sample),
+    }
+    if hasattr(workload, "know_run"):
+        workload.know_run(**run)
     trainer = Trainer(
         engine,
         recipe,
@@ -168,8 +174,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         schedule=own_schedule(
             workload,
             model=engine.model,
-            num_updates=math.ceil(recipe.num_samples / recipe.batch_size),
-            num_epochs=recipe.num_samples / (epoch_samples - recipe.first_sample),
+            **run,
         )
         if recipe.rate.schedule == "own"
         else None,

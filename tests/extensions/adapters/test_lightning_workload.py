@@ -12,6 +12,7 @@ from torch.optim import lr_scheduler
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.table import Int, Label, Table, Time
+from daybreak.contract.workload import TrainingProgress
 from daybreak.extensions.adapters.lightning_workload import LightningWorkload
 from daybreak.extensions.trial.trial_updates import TrialModel, try_updates
 from daybreak.training import sample_order
@@ -135,6 +136,11 @@ class OwnStep(Module):
     def optimizer_step(self, *arguments: Any, **options: Any) -> None: ...
 
 
+class OwnGradient(Module):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.layers[0].weight.grad.zero_()
+
+
 class Plateau(Module):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
@@ -170,6 +176,7 @@ class NoLoss(Module):
 REFUSED = {
     Manual: "Manual has automatic_optimization = False, and steps its optimizers itself",
     OwnStep: r"OwnStep\.optimizer_step takes a part of each update in its own way",
+    OwnGradient: r"OwnGradient\.on_before_optimizer_step takes a part of each update in its own way",
     Plateau: "ReduceLROnPlateau waits for a value that is logged",
     Momentum: "OneCycleLR also changes the momentum, .* set cycle_momentum=False",
     Several: r"Several\.configure_optimizers returns no optimizer, or several",
@@ -244,6 +251,36 @@ def test_what_training_never_calls_is_named() -> None:
         "checkpoints that training saves",
     ]
     assert list(tried(late(Module)).workload.not_kept(tried(late(Module)).model)) == []
+
+
+class Annealed(Module):
+    """The loss grows with the share of the run, as of a KL divergence."""
+
+    def training_step(self, batch, batch_idx):
+        assert self.current_epoch < self.trainer.max_epochs
+        return super().training_step(batch, batch_idx) * (self.global_step + 1) / self.trainer.max_steps
+
+
+def test_a_step_reads_the_length_of_the_run_and_its_end_in_a_validation() -> None:
+    workload = late(Annealed)()
+    model, batch = workload.model(), Deliveries().__getitems__(range(SIZE))
+    workload.know_run(num_updates=500, num_epochs=2.5)
+    whole = Module.training_step(model, workload.inputs(batch), 0).item()
+    halfway = workload.loss(model, batch, TrainingProgress(done=0.5, epoch=1, update=249))
+    assert halfway.mean().item() == pytest.approx(whole / 2)
+    assert workload.score(model, batch).mean().item() == pytest.approx(-whole)
+    assert (model.current_epoch, model.trainer.num_training_batches) == (2, 200)
+
+
+def test_a_class_with_a_loss_of_its_own_logs_nothing() -> None:
+    class BySample(Late):
+        loss_is_mean = False
+
+        def loss(self, model: Any, batch: Any, progress: Any) -> Tensor:
+            answers = model.layers(batch["numbers"])[:, 0]
+            return binary_cross_entropy_with_logits(answers, batch["late"].float(), reduction="none")
+
+    assert list(BySample().not_kept(BySample().model())) == []
 
 
 def test_validation_scores_by_the_loss_of_a_pass() -> None:

@@ -36,6 +36,14 @@ REPLACING = (
     "backward",
     "configure_gradient_clipping",
     "lr_scheduler_step",
+    "on_after_backward",
+    "on_after_batch_transfer",
+    "on_before_backward",
+    "on_before_batch_transfer",
+    "on_before_optimizer_step",
+    "on_before_zero_grad",
+    "on_train_batch_end",
+    "on_train_batch_start",
     "optimizer_step",
     "optimizer_zero_grad",
 )
@@ -48,7 +56,7 @@ INSTEAD = {
     "max_epochs": "train.epochs",
     "precision": "train.precision",
 }
-NUM_UPDATES = 100  # of a run whose length is not known yet
+NUM_UPDATES = 100  # where no run is: in `daybreak try`, and in a profile
 
 
 class RunView:
@@ -157,7 +165,8 @@ class LightningWorkload(MeanLossWorkload):
         if replaced := [each for each in REPLACING if each in _overridden(model)]:
             raise ParamsError(
                 f"{name}.{replaced[0]} takes a part of each update in its own way, and training takes all of "
-                f"it; leave {', '.join(replaced)} out, and see train.clip_norm and train.schedule"
+                f"it; leave {', '.join(replaced)} out, and see train.clip_norm and train.schedule, or do it "
+                f"in training_step"
             )
 
     def _configured(self, model: Any) -> tuple[Optimizer, list[dict[str, Any]]]:
@@ -206,6 +215,18 @@ class LightningWorkload(MeanLossWorkload):
         factors = kept[num_updates, num_epochs]
         return factors[min(int(done * num_updates), len(factors) - 1)]
 
+    def know_run(self, *, num_updates: int, num_epochs: float) -> None:
+        """Takes the length of the run, which a module may read in `training_step`."""
+        self._run = {"num_updates": num_updates, "num_epochs": num_epochs}
+
+    def _view(self, progress: TrainingProgress) -> RunView:
+        run: Any = getattr(self, "_run", {})
+        view = RunView(progress, **run)
+        if not isinstance(progress, AtTheEnd):
+            return view
+        last = TrainingProgress(done=1.0, epoch=view.max_epochs - 1, update=view.max_steps - 1)
+        return RunView(last, **run)
+
     def _simulated(self, model: nn.Module, num_updates: int, num_epochs: float) -> list[float]:
         """Returns the factor of the rate in each update, by schedulers that step beside no training."""
         model.trainer = RunView(num_updates=num_updates, num_epochs=num_epochs)  # type: ignore[assignment]
@@ -235,7 +256,7 @@ class LightningWorkload(MeanLossWorkload):
     def returned_loss(self, model: nn.Module, batch: Batch, progress: TrainingProgress) -> Tensor:
         """Returns the loss of `training_step`."""
         module: Any = model
-        module.trainer = RunView(progress)
+        module.trainer = self._view(progress)
         if not isinstance(vars(module).get("log"), LoggedNames):
             module.log = module.log_dict = LoggedNames()
         arguments = [self.inputs(batch)]
@@ -252,7 +273,7 @@ class LightningWorkload(MeanLossWorkload):
     def not_kept(self, model: nn.Module) -> Iterator[str]:
         """Yields a sentence on each part of the module, and argument of its trainer, that is not used."""
         name = type(model).__name__
-        if logged := sorted(vars(model)["log"].names):
+        if logged := sorted(getattr(vars(model).get("log"), "names", ())):  # none with a loss of the class
             yield f"{name} logs {', '.join(logged)}, which nothing keeps; name metrics in the class"
         if unused := [each for each in _overridden(model) if each not in KEPT]:
             yield (
