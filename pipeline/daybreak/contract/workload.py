@@ -11,6 +11,7 @@ dimension is the sample.
 import inspect
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -137,6 +138,10 @@ class Workload(Protocol):
     It may calibrate chances that it predicts (daybreak/workloads/calibrators.py):
 
         calibrator: Calibrator
+
+    Training may tell it the length of the run, before the first update:
+
+        know_run(*, num_updates, num_epochs) -> None
 
     Where its model was written for another trainer, it may say in sentences what of that is not kept, once
     the model has taken some updates in `daybreak try`:
@@ -303,8 +308,27 @@ def own_schedule(
 
 def take_first_weights(workload: Any, model: "nn.Module") -> None:
     """Gives a new model the weights that its workload says, where it does."""
-    if hasattr(workload, "first_weights"):
-        workload.first_weights(model)
+    if not hasattr(workload, "first_weights"):
+        return
+    before = _digests(model)
+    workload.first_weights(model)
+    if _digests(model) == before:
+        raise ParamsError(
+            f"{type(workload).__name__}.first_weights leaves the model as it was; see whether the names in "
+            f"the file are those of the model: load_state_dict(strict=False) skips others, and "
+            f"get_peft_model renames layers"
+        )
+
+
+def _digests(model: "nn.Module") -> dict[str, int]:
+    """Returns a checksum of each tensor of a model, which takes no memory as a copy would."""
+    import torch
+
+    return {
+        name: zlib.crc32(each.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        for name, each in model.state_dict().items()
+        if isinstance(each, torch.Tensor)
+    }
 
 
 def make_model(workload: Workload, state: State) -> "nn.Module":
