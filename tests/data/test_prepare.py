@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,54 @@ def test_further_labels_are_known_from_a_night_of_their_own_on_and_null_before()
     assert inode(0) == kept
     refunded = Samples(ARRAYS, "train").column("refunded").reshape(-1, 40)
     assert [bool(np.isnan(day).all()) for day in refunded] == [False] * 6 + [True]
+
+
+def write_several(*, refunded: list[bool | None]) -> None:
+    for day in range(10):
+        rows = rows_of(day)
+        more = {"refunded": refunded, "refund": np.arange(40.0)}
+        columns = {name: rows[name] for name in rows.column_names} | more
+        write(day, pa.table(columns, schema=Several.table.schema()))
+
+
+def test_a_night_knows_until_when_further_labels_are_known(caplog: pytest.LogCaptureFixture) -> None:
+    write_several(refunded=[None, True] * 20)
+    known = {"refunded": str(FIRST + timedelta(days=5)), "refund": str(FIRST + timedelta(days=6))}
+    assert run(9, use="Several").known_until == known
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("known", "window_days"), [(None, 10), (True, 4)])
+def test_a_further_label_that_no_training_sample_knows_is_told(
+    known: bool | None, window_days: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_several(refunded=[known] * 40)
+    assert run(9, use="Several", window_days=window_days).known_until["refunded"] == ""
+    assert caplog.messages == [
+        f"no training sample has a value of the auxiliary label refunded, so nothing is learned by it; raise "
+        f"prepare.window_days, which is {window_days}, above its ripe_after of 4 days, or look at the source"
+    ]
+
+
+class LaterAmounts(Amounts):
+    table = replace(Several.table, auxiliary=(Label("refunded", ripe_after=days(4)),))
+
+
+def test_a_further_label_that_is_known_later_is_refused_for_arrays() -> None:
+    write_several(refunded=[True] * 40)
+    with pytest.raises(ParamsError, match=r"refunded is known later than fraud, and LaterAmounts\.arrays"):
+        run(9, use="LaterAmounts")
+
+
+def test_a_further_label_beyond_what_a_float_counts_is_rounded() -> None:
+    table = Table(
+        time="ts",
+        columns={"ts": Time(), "fraud": Bool(), "cents": Int()},
+        label=Label("fraud"),
+        auxiliary=(Label("cents"),),
+    )
+    rows = pa.table({"fraud": [True, False], "cents": pa.array([None, 2**60 + 1], pa.int64())})
+    assert labels_of(table, rows)["cents"][1] == 2.0**60
 
 
 def test_days_that_leave_the_window_take_their_samples_with_them() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -45,6 +46,20 @@ def test_a_cold_start_trains_on_all_samples(champion: Champion) -> None:
     assert len(cold) == 1
     assert (cold[0].first_sample, cold[0].num_samples) == (0, 2 * dataset.num_samples)
     assert course(WARM_DAY, dataset, None, make_params()).warm is False
+
+
+@pytest.mark.parametrize(("until", "is_told"), [("2025-12-31", True), ("2026-01-01", False), ("", False)])
+def test_a_warm_start_without_a_value_of_a_further_label_is_told(
+    champion: Champion, caplog: pytest.LogCaptureFixture, until: str, is_told: bool
+) -> None:
+    dataset = replace(nights.dataset(), num_of_days=DAYS, known_until={"refunded": until})
+    assert course(WARM_DAY, dataset, champion, make_params(warm_share=0.2)).newest
+    told = (
+        "the 200 newest samples, which a warm start trains on, have no value of the auxiliary label "
+        "refunded, known until 2025-12-31, so the night learns nothing by it; set train.warm_share above "
+        "0.2, or train.cold_every to 1"
+    )
+    assert caplog.messages == [told] * is_told
 
 
 DAYS = {"2025-12-29": 100, "2025-12-30": 300, "2025-12-31": 400, "2026-01-01": 200}

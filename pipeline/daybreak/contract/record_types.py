@@ -119,6 +119,8 @@ class Dataset(Record):
     last_day: date  # last day of the training split; what follows is held out
     num_unripe_days: int = 0  # of the window, whose labels are not yet known: neither trained on nor judged
     num_of_days: dict[str, int] = field(default_factory=dict)  # samples of each training day; {}: not known
+    # The last training day on which an auxiliary label has values, by its column; "": none has.
+    known_until: dict[str, str] = field(default_factory=dict)
 
     def num_after(self, day: date) -> int:
         """Returns the samples of the training split on later days; by its share of days if not known."""

@@ -15,6 +15,7 @@ reach, and makes samples again only for days whose rows changed.
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sys
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+log = logging.getLogger(__name__)
+
 UNFINISHED = Path("data/work/arrays")
 SAMPLES, ROWS, KEYS = "samples.npy", "rows.parquet", "keys.json"
 SHOW_PROGRESS_FROM = 15  # days
@@ -69,12 +72,16 @@ def prepare(
     window = _window(ripe, days, params)
     unripe = len(days) - len(ripe)
     num_of_days: dict[str, int] = {}
+    known_until: dict[str, str] = {}
     if hasattr(workload, "arrays"):
+        _expect_no_later_labels(workload)
         num_train, num_test = _whole_window(home, workload, window, here, plug=plug, params=params)
     elif hasattr(workload, "features"):
         num_train, num_test, num_of_days = _by_partition(
             home, workload, window, here, plug=plug, params=params, by=night.day
         )
+        known_until = _known_until(workload, window.train, by=night.day)
+        _warn_of_unknown(workload, known_until, params)
     else:
         num_train, num_test = _counted(workload, window)
     for split, number in (("training", num_train), ("held-out", num_test)):
@@ -90,6 +97,7 @@ def prepare(
         last_day=window.train[-1],
         num_unripe_days=unripe,
         num_of_days=num_of_days,
+        known_until=known_until,
         num_bytes=sum(path.stat().st_size for path in ARRAYS.rglob("*") if path.is_file()),
     )
 
@@ -426,6 +434,46 @@ def _check_alike(workload: Any, kinds: Mapping[date, Any]) -> None:
 
 def _fields(kind: Any) -> str:
     return ", ".join(f"{name} {kind[name]}" for name in kind.names)
+
+
+def _expect_no_later_labels(workload: Any) -> None:
+    """Raises ParamsError for labels that `arrays`, which gets rows as they stand, would see too early."""
+    table = workload.table
+    for each in table.auxiliary:
+        if each.ripe_after > table.label.ripe_after:
+            raise ParamsError(
+                f"the auxiliary label {each.column} is known later than {table.label.column}, and "
+                f"{type(workload).__name__}.arrays gets the early values, too; write features in place of "
+                f"arrays, or give {table.label.column} the same ripe_after"
+            )
+
+
+def _known_until(workload: Any, train: Sequence[date], *, by: date) -> dict[str, str]:
+    """Returns the last training day on which an auxiliary label has values, by its column; "" for none."""
+    import numpy as np
+
+    def is_known(name: str, day: date) -> bool:
+        if name in unripe(workload.table, day, by=by):
+            return False
+        return not np.isnan(np.load(_samples(day), mmap_mode="r")[name]).all()
+
+    return {
+        each.column: next((str(day) for day in reversed(train) if is_known(each.column, day)), "")
+        for each in workload.table.auxiliary
+    }
+
+
+def _warn_of_unknown(workload: Any, known_until: Mapping[str, str], params: PrepareParams) -> None:
+    for name, until in known_until.items():
+        if not until:
+            log.warning(
+                "no training sample has a value of the auxiliary label %s, so nothing is learned by it; "
+                "raise prepare.window_days, which is %d, above its ripe_after of %d days, or look at "
+                "the source",
+                name,
+                params.window_days,
+                workload.table.labels[name].ripe_after.days,
+            )
 
 
 def _check_labels(workload: Any, train: Sequence[date]) -> None:

@@ -92,6 +92,7 @@ def course(
     share = max(1, round(train.warm_share * dataset.num_samples))
     seen = date.fromisoformat(model.get("last_trained_day", model["last_day"]))
     newest = min(dataset.num_samples, max(share, dataset.num_after(seen)))
+    _warn_of_unknown(dataset, newest)
     return Course(
         warm=True,
         newest=True,
@@ -101,6 +102,21 @@ def course(
         rate=train.warm_rate,
         num_missed=max(0, newest - share),
     )
+
+
+def _warn_of_unknown(dataset: Dataset, newest: int) -> None:
+    """Warns of auxiliary labels that are known of none of the newest samples."""
+    for name, until in dataset.known_until.items():
+        if until and (later := dataset.num_after(date.fromisoformat(until))) >= newest:
+            log.warning(
+                "the %d newest samples, which a warm start trains on, have no value of the auxiliary label "
+                "%s, known until %s, so the night learns nothing by it; set train.warm_share above %.2g, or "
+                "train.cold_every to 1",
+                newest,
+                name,
+                until,
+                later / dataset.num_samples,
+            )
 
 
 def num_newest(dataset: Dataset, share: float) -> int:
