@@ -19,7 +19,8 @@ WITHOUT_TORCH := sed -E '/^torch==/,/[^\\]$$/d' hashes.txt
 
 comma := ,
 # No proxy is asked for what runs here.
-export no_proxy := $(addsuffix $(comma),$(or $(no_proxy),$(NO_PROXY)))localhost,127.0.0.1,::1,[::1]
+UNPROXIED := $(or $(no_proxy),$(NO_PROXY))
+export no_proxy := $(if $(filter *,$(UNPROXIED)),$(UNPROXIED),$(addsuffix $(comma),$(UNPROXIED))localhost,127.0.0.1,::1,[::1])
 export NO_PROXY := $(no_proxy)
 
 # Airflow and MLflow are configured here and nowhere else.

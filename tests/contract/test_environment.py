@@ -52,10 +52,15 @@ def test_services_of_a_network_of_containers_are_asked_without_it_and_those_of_a
         "MLFLOW_TRACKING_URI": "http://user:secret@mlflow:5000",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg2://postgres:p@postgres/airflow",
         "ELSEWHERE": "https://mlflow.example/api",
+        "CODE": "https://token:x-oauth-basic@git.example/x",  # no part of a login is a name
+        "DATA": "s3://bucket/key postgresql://app:p@db.example/x",
     }
     own.spare_loopback(environment)
     expected = "a.example,b.example,localhost,127.0.0.1,::1,[::1],mlflow,postgres"
     assert (environment["no_proxy"], environment["NO_PROXY"]) == (expected, expected)
+    off = {"HTTP_PROXY": "http://proxy:3128", "no_proxy": "*"}
+    own.spare_loopback(off)
+    assert off["no_proxy"] == "*"
     untouched: dict[str, str] = {"no_proxy": "a.example", "HTTP_PROXY": ""}
     own.spare_loopback(untouched)
     assert untouched == {"no_proxy": "a.example", "HTTP_PROXY": ""}

@@ -147,6 +147,7 @@ def test_a_machine_that_confines_nothing_is_named_once() -> None:
     if "no namespaces" in done.stderr:
         pytest.skip("this machine confines no process")
     assert done.stderr == (
-        "the code of versions is not kept from leaving processes and shared memory behind: No space left on "
-        "device; permit user namespaces and Landlock, or run what starts it in a container of its own\n"
+        "the code of versions is not kept from limits of other processes of this user, and from leaving "
+        "processes and shared memory behind: No space left on device; permit user namespaces and Landlock, "
+        "or run what starts it in a container of its own\n"
     )

@@ -6,6 +6,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import ruamel.yaml
 
 from daybreak.contract import records
-from daybreak.contract.errors import DataError, sentence
+from daybreak.contract.errors import DataError, JobError, sentence
 from daybreak.contract.records import digest as digest_of
 from daybreak.storage import mlflow_client, snapshots
 from daybreak.storage.home import Home
@@ -103,12 +104,16 @@ def test_what_is_recorded_is_a_link_into_the_cache(recorded: Path) -> None:
     assert "reflink" in types or all(file.stat().st_nlink == 2 for file in files)
 
 
-def test_dvc_keeps_its_state_where_no_other_user_writes(recorded: Path) -> None:
-    state = recorded / ".dvc" / "tmp" / "state"
-    assert stat.S_IMODE(state.stat().st_mode) == 0o700
-    assert [each.name for each in state.iterdir()] == ["repo"]
+def test_dvc_keeps_its_state_where_no_other_user_writes(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    state = tmp_path / f"daybreak-dvc-{os.getuid()}"
     with snapshots.remote(recorded):
-        assert len(list((state / "repo").iterdir())) == 1
+        assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    state.chmod(0o777)
+    with pytest.raises(JobError, match="is not a folder of this user alone; remove it"):
+        snapshots.record(Home.here(), "ingest")
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -1,11 +1,13 @@
 """What a process keeps of the environment that it was started in, where that would lead it elsewhere."""
 
+import contextlib
 import re
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from urllib.parse import urlsplit
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")  # also in capitals
 HERE = ("localhost", "127.0.0.1", "::1", "[::1]")  # clients differ in whether an address has its brackets
-NAME_WITHOUT_A_DOT = re.compile(r"://(?:[^/@\s]*@)?([A-Za-z][\w-]*)(?=[:/\s]|$)")
+ADDRESS = re.compile(r"\b(?:https?|postgresql|mysql|redis|amqp)[+\w]*://[^\s,;'\"]+")
 # Variables by which git works on another repository than that of its folder. Those of its settings stay:
 # containers name safe folders by them.
 OF_ANOTHER_REPOSITORY = (
@@ -32,9 +34,17 @@ def spare_loopback(environment: MutableMapping[str, str]) -> None:
     Neither Airflow's and MLflow's clients nor ours would reach them otherwise: `HTTP_PROXY` holds for
     127.0.0.1 as for any address. No proxy outside knows a name without a dot.
     """
-    if proxy(environment):
-        named = [environment.get(name, "").split(",") for name in ("no_proxy", "NO_PROXY")]
-        addresses = " ".join(value for name, value in environment.items() if name.lower() not in PROXIES)
-        every = [*named, HERE, NAME_WITHOUT_A_DOT.findall(addresses)]
-        kept = dict.fromkeys(each.strip() for listed in every for each in listed if each.strip())
+    given = [environment.get(name, "") for name in ("no_proxy", "NO_PROXY")]
+    if proxy(environment) and "*" not in given:  # no proxy at all, where it stands alone
+        named = [each.strip() for each in ",".join(given).split(",")]
+        values = " ".join(value for name, value in environment.items() if name.lower() not in PROXIES)
+        kept = dict.fromkeys(filter(None, [*named, *HERE, *_names_without_a_dot(values)]))
         environment["no_proxy"] = environment["NO_PROXY"] = ",".join(kept)
+
+
+def _names_without_a_dot(text: str) -> Iterator[str]:
+    for address in ADDRESS.findall(text):
+        with contextlib.suppress(ValueError):
+            host = urlsplit(address).hostname or ""
+            if re.fullmatch(r"[a-z][\w-]*", host):
+                yield host

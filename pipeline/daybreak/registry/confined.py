@@ -42,7 +42,8 @@ CAPABILITIES = 0x20080522  # linux/capability.h: the version of the interface
 OUT_OF_MEMORY = 500  # added to the badness of the process, of 1000
 MAX_TASKS = max(1024, 16 * (os.cpu_count() or 1))  # processes and threads
 ENDING = signal.valid_signals() - {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
-COUNTED_SINCE = (5, 14)  # of Linux, which counts a user's processes by user namespace from then on
+# Of Linux, which counts a user's processes by user namespace, and then has a highest number by namespace.
+COUNTED_SINCE, NUMBERED_SINCE = (5, 14), (6, 14)
 # linux/landlock.h; a version of the interface has all that those before it have.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 PATH_BENEATH = 1
@@ -67,6 +68,13 @@ DEVICES = (
     "kfd",
     "accel*",
     "vfio/*",
+    "dxg",
+    "nvmap",
+    "nvhost*",
+    "nvgpu*",
+    "neuron*",
+    "davinci*",
+    "hl*",
 )
 
 
@@ -144,8 +152,11 @@ def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Ite
         if why:
             lacking.append(f"the network{', TCP aside' * (kept >= TCP_SINCE)}")
     if why:
-        others = "" if kept else "other processes of this user, and from "
-        lacking.append(f"{others}leaving processes and shared memory behind: {why}")
+        others = "limits" if kept >= SCOPES_SINCE else "signals to, and limits" if kept else "memory"
+        lacking.append(
+            f"{others} of other processes of this user, and from leaving processes and shared memory behind: "
+            f"{why}"
+        )
     elif not _counted():
         lacking.append(f"starting any number of processes: Linux {os.uname().release} does not count them")
     return " and from ".join(lacking)
@@ -155,7 +166,10 @@ def _leave_the_terminal() -> None:
     """Keeps a terminal for the log, of which this process reads nothing and which sends it no signals."""
     for number in (1, 2):
         if os.isatty(number):
-            writing = os.open(os.ttyname(number), os.O_WRONLY | os.O_NOCTTY)
+            try:
+                writing = os.open(os.ttyname(number), os.O_WRONLY | os.O_NOCTTY)
+            except OSError:  # another user's, as after su: what is said is lost, rather than what is typed
+                writing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(writing, number)
             os.close(writing)
     with contextlib.suppress(PermissionError):  # it leads a group already
@@ -180,8 +194,9 @@ def _separate(libc: Any) -> str:
     _go_on_in_a_child(libc)
     _mount_processes(libc)
     libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", NO_SET_USER | NO_DEVICES, b"size=25%,mode=1777")
-    with contextlib.suppress(OSError):  # since Linux 6.14, a number of the namespace
-        Path("/proc/sys/kernel/pid_max").write_text(str(MAX_TASKS))
+    if _release() >= NUMBERED_SINCE:  # before, root would set the number of the whole machine
+        with contextlib.suppress(OSError):
+            Path("/proc/sys/kernel/pid_max").write_text(str(MAX_TASKS))
     _go_on_in_a_child(libc)
     return ""
 
@@ -222,7 +237,10 @@ def _go_on_in_a_child(libc: Any) -> None:
         return
     # Killed at once, the namespace might outlive whoever removes its files: this process ends after it.
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # that the other side sees when the child closes its socket
+    for file in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if file > 2:  # so that the other side sees when the child closes its socket
+            with contextlib.suppress(OSError):  # it was that of the listing
+                os.close(file)
     while (ended := os.wait())[0] != child:  # the first process of a namespace inherits orphans
         pass
     status = os.waitstatus_to_exitcode(ended[1])
@@ -249,13 +267,20 @@ def _counted() -> bool:
     import resource
 
     with contextlib.suppress(OSError):
-        if int(Path("/proc/sys/kernel/pid_max").read_text()) <= MAX_TASKS:
+        highest = int(Path("/proc/sys/kernel/pid_max").read_text())
+        if _release() >= NUMBERED_SINCE and highest <= MAX_TASKS:
             return True
-    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-    if release < COUNTED_SINCE or os.getuid() == 0:
+    if _release() < COUNTED_SINCE or os.getuid() == 0:
         return False
-    resource.setrlimit(resource.RLIMIT_NPROC, (MAX_TASKS, MAX_TASKS))
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = MAX_TASKS if hard == resource.RLIM_INFINITY else min(MAX_TASKS, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     return True
+
+
+def _release() -> tuple[int, ...]:
+    """Returns the version of Linux."""
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def _keep_from_files(libc: Any, *, reads: Iterable[str], writes: Iterable[str], hides: Iterable[str]) -> int:

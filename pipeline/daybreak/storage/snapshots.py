@@ -3,7 +3,9 @@
 import contextlib
 import json
 import logging
+import os
 import re
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -367,16 +369,19 @@ def _waiting(action: Callable[[Any], T]) -> T:
 
 
 def _repository(folder: Path | None) -> Any:
-    """Returns the DVC repository of a folder, by default this one, which keeps its state in itself.
+    """Returns the DVC repository of a folder, by default this one, with its state in a folder of this user.
 
-    By default DVC keeps it in /var/tmp/dvc, where any user of the machine may write.
+    By default DVC keeps it in /var/tmp/dvc, where any user of the machine may write. It is a database of
+    SQLite, which has to be on a disk of the machine.
     """
     from dvc.repo import Repo
 
-    root = Path(Repo.find_root(str(folder) if folder else None))
-    state = root / ".dvc" / "tmp" / "state"
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Repo(str(root), config={"core": {"site_cache_dir": str(state)}})
+    state = Path(tempfile.gettempdir(), f"daybreak-dvc-{os.getuid()}")
+    state.mkdir(mode=0o700, exist_ok=True)
+    found = state.lstat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or stat.S_ISLNK(found.st_mode):
+        raise JobError(f"{state} is not a folder of this user alone; remove it")
+    return Repo(str(folder) if folder else None, config={"core": {"site_cache_dir": str(state)}})
 
 
 def _remove_torn(folder: Path) -> None:

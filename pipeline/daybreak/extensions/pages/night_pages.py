@@ -238,7 +238,7 @@ def make_app(lead: Path, settings: RouterParams, *, token: str = "", loopback: b
         app,
         token=token,
         browser=True,
-        names=server.own_names("127.0.0.1" if loopback else "", settings, token=token),
+        names=server.LOOPBACK if loopback and not token else (),
         max_body_bytes=settings.max_body_bytes,
         max_requests_per_s=settings.max_requests_per_s,
     )

@@ -80,8 +80,11 @@ class RequestLimiter:
             await refuse(send, 429, "too many requests a second; retry in a second")
             return
         headers = dict(scope["headers"])
-        if self._names and (stranger := self._stranger(headers)):
-            why = f"{stranger} is no name of this machine; ask http://127.0.0.1, or set $DAYBREAK_TOKEN"
+        if self._names and scope["path"] != "/health" and (stranger := self._stranger(headers)):
+            why = (
+                f"{stranger} is no name of this machine; ask http://127.0.0.1, set $DAYBREAK_TOKEN, or name "
+                f"a proxy in serving.trusted_proxies"
+            )
             await refuse(send, 403, why)
             return
         if not self._trusts(headers) and scope["path"] != "/health":
@@ -117,9 +120,9 @@ class RequestLimiter:
         for header, before in ((b"host", "//"), (b"origin", "")):
             given = headers.get(header, b"").decode("latin1")
             try:
-                name = urlsplit(before + given).hostname
+                name = (urlsplit(before + given).hostname or "").rstrip(".")
             except ValueError:
-                name = None
+                name = ""
             if given and name not in self._names:
                 return f"{given!r:.80}"
         return ""

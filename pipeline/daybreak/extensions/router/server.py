@@ -8,6 +8,7 @@ import resource
 import socket
 import sys
 from collections.abc import Collection, Iterator
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import JobError, ParamsError, PipelineError
@@ -25,20 +26,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOOPBACK = ("127.0.0.1", "::1", "localhost", "ip6-localhost")
+OTHER_FILES = 256  # that a router has open beside its connections: its log, the models, libraries
+SWITCH_S = 0.001  # how long a thread computes before the event loop has its turn; Python's own is 5 ms
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether nobody but this machine reaches a server on that host."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK
 
 
 def own_names(host: str, params: RouterParams, *, token: str) -> tuple[str, ...]:
-    """Returns the names by which a server on `host` may be asked; () for any.
+    """Returns the names by which a router on `host` may be asked; () for any.
 
     Where only this machine reaches it, and no token is asked for, a page in somebody's browser may reach it
     by a name that leads here. A proxy that is trusted passes on names of its own.
     """
-    return LOOPBACK if host in LOOPBACK and not token and not params.trusted_proxies else ()
-
-
-OTHER_FILES = 256  # that a router has open beside its connections: its log, the models, libraries
-SWITCH_S = 0.001  # how long a thread computes before the event loop has its turn; Python's own is 5 ms
+    return (*LOOPBACK, host) if is_loopback(host) and not token and not params.trusted_proxies else ()
 
 
 def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
@@ -69,7 +76,7 @@ def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
     logs = [traffic_log]
     members = dict(_members(home, logs, token=token, names=names))
     app = Front(own, members) if members else own
-    if host not in LOOPBACK and not token:
+    if not is_loopback(host) and not token:
         log.warning(
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may send requests", host
         )
