@@ -11,6 +11,7 @@ from daybreak.contract import records
 from daybreak.contract.record_parts import Placement, Portion, Rental, Size
 from daybreak.contract.record_types import Champion
 from daybreak.jobs import launcher, observed_job
+from daybreak.training import recipe as recipe_module
 from daybreak.training.recipe import name_of
 from tests.jobs.calls import NIGHT
 from tests.training import nights
@@ -100,7 +101,7 @@ def test_an_update_of_daybreak_makes_another_job_that_goes_on_from_the_same_chec
 def test_another_form_of_checkpoints_makes_another_job_which_begins_anew(monkeypatch):
     made = nights.recipe_of(NIGHT, nights.dataset(), nights.plan(), None, nights.make_params())
     before = made.identity
-    monkeypatch.setattr("daybreak.training.recipe.FORM", 3)
+    monkeypatch.setattr("daybreak.training.recipe.FORM", recipe_module.FORM + 1)
     assert made.identity != before
 
 
