@@ -334,6 +334,16 @@ def test_an_auxiliary_label_is_known_to_the_loss_and_not_to_predict(
         in_process()
 
 
+@pytest.mark.slow
+def test_an_auxiliary_label_that_is_not_known_of_the_day_is_noted(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    label = 'label=Label("is_fraud", ripe_after=days(14)),'
+    edit(home, label, f'{label} auxiliary=(Label("online", ripe_after=days(60)),),')
+    in_process()
+    assert "note      the auxiliary label online is not known of" in capfd.readouterr().out
+
+
 def test_a_module_that_git_ignores_is_missed(home: Path) -> None:
     (home / ".gitignore").write_text("helper.py\n")
     (home / "helper.py").write_text("X = 1\n")

@@ -1,6 +1,7 @@
 """What training would do otherwise than a class means is found by a few updates, and right classes pass."""
 
 import copy
+import math
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.workload import TrainingProgress
-from daybreak.extensions.trial.trial_updates import TrialModel, note_of_rate, try_updates
+from daybreak.extensions.trial.trial_updates import TrialModel, close, note_of_rate, try_updates
 from daybreak.training.tuning import check_model
 
 SIZE = 8
@@ -384,3 +385,9 @@ class FreezesLate(Right):
 def test_updates_of_the_middle_and_the_end_of_a_run_are_tried_too():
     with pytest.raises(RuntimeError, match="does not require grad"):
         try_updates(FreezesLate, {}, BATCH, size=SIZE, seed=1, rate=0.1)
+
+
+@pytest.mark.parametrize("values", [[math.nan, math.nan], [1.0, math.nan]])
+def test_labels_that_are_not_known_are_the_same_as_themselves(values):
+    assert close(torch.tensor(values), torch.tensor(values))
+    assert not close(torch.tensor(values), torch.tensor([2.0, 2.0]))

@@ -249,6 +249,12 @@ class RowChecks(ModelChecks):
         meta = {"first_day": str(day), "last_day": str(day), "test_days": [str(day)]}
         records.replace_text(ARRAYS / "meta.json", json.dumps(meta))
         self._say("features", shapes(arrays))
+        unknown = unripe(self.table, day, by=self.days[-1])
+        for name in (each.column for each in self.table.auxiliary if each.column in unknown):
+            self._note(
+                f"the auxiliary label {name} is not known of {day} yet, so the loss gets nan for it; a night "
+                f"learns by it where its newest samples (train.warm_share) reach back further"
+            )
         return state
 
     def _made(self, workload: Any, rows: pa.Table, state: State, past: Past) -> dict[str, Any]:
