@@ -102,6 +102,16 @@ def test_the_next_night_takes_it_over_and_says_from_which_night_it_is(backend):
     assert second.step_s == first.step_s
 
 
+def test_a_calibrator_that_a_night_would_leave_without_samples_is_refused(backend):
+    without, with_some = (
+        make_params(workload="tests.training.test_calibrated:Late", train={"validation": share})
+        for share in (0, 0.1)
+    )
+    call(backend, params=with_some)
+    with pytest.raises(ParamsError, match=r"Late has a calibrator, .* and train\.validation is 0; set"):
+        call(backend, params=without)
+
+
 def age(days: float) -> None:
     """Make the profile that is kept older."""
     facts = json.loads(kept().read_text())

@@ -18,7 +18,7 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import check
 from daybreak.contract.table import Int, Label, Table, Time
 from daybreak.contract.workload import CALIBRATION, make_model
-from daybreak.training.calibrated import calibrated
+from daybreak.training.calibrated import calibrated, try_calibrator
 from daybreak.training.estimator_engine import EstimatorEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.recipe import Validation
@@ -60,6 +60,17 @@ class Late:
         return {"risk": logit.sigmoid(), "logit": logit}
 
 
+class Told(Late):
+    """Each of its losses needs the length of the run."""
+
+    def know_run(self, *, num_updates: int, num_epochs: float) -> None:
+        self.run = (num_updates, num_epochs)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        assert self.run == (10, 1.0)
+        return super().loss(model, batch)
+
+
 class Deliveries:
     """Deliveries that are late by their logit, and the first of them always."""
 
@@ -98,11 +109,50 @@ def test_a_run_that_was_not_validated_keeps_the_calibration_of_its_first_weights
     assert float(fitted(Late(), num_validated=0)[CALIBRATION]) == 1
 
 
+def test_a_calibration_shows_that_it_goes_on_and_halves_passes_that_do_not_fit():
+    sizes: list[int] = []
+
+    class Large(Late):
+        def predict(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+            sizes.append(len(batch["logit"]))
+            if sizes[-1] > 500:
+                raise MemoryError
+            return super().predict(model, batch)
+
+    model, seen = make_model(Late(), {}), []
+    weights = model.state_dict() | {"weight": torch.full((1, 1), TEMPERATURE)}
+    made = calibrated(
+        weights,
+        Large(),
+        Deliveries(),
+        recipe(micro_batch_size=1000),
+        num_validated=NUM_VALIDATED,
+        alive=lambda: seen.append(len(sizes)),
+    )
+    torch.testing.assert_close(made[CALIBRATION], fitted(Late())[CALIBRATION])
+    assert sizes == [1000] + 6 * [500]
+    assert seen == list(range(7))
+
+
+def test_what_a_calibrator_does_not_take_is_refused_by_the_first_batch():
+    class Logits(Late):
+        calibrator = TemperatureScaling("logit")
+
+    batch, model = Deliveries().__getitems__(range(64)), nn.Linear(1, 1, bias=False)
+    try_calibrator(Late(), model, batch)
+    assert model.training
+    with pytest.raises(ParamsError, match=r"logit goes from -.* and a calibrator is of chances"):
+        try_calibrator(Logits(), model, batch)
+    table = Table(time="time", columns={"time": Time()})
+    with pytest.raises(ParamsError, match="Unlabelled has a calibrator, which is fitted by labels"):
+        expect_calibrated(None, type("Unlabelled", (Late,), {"table": table})())  # type: ignore[arg-type]
+
+
 @pytest.mark.slow
-def test_a_job_that_is_validated_ends_with_a_calibrated_model(tmp_path):
+def test_a_job_knows_its_length_and_ends_with_a_calibrated_model_where_it_is_validated(tmp_path):
     made = recipe(
         arrays=str(tmp_path),
-        workload="tests.training.test_calibrated:Late",
+        workload="tests.training.test_calibrated:Told",
         num_samples=NUM - NUM_VALIDATED,
         batch_size=100,
         validation=Validation(num_samples=NUM_VALIDATED, num_scored=8, every=500),

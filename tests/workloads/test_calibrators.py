@@ -99,10 +99,12 @@ def test_the_temperature_of_chances_at_1_is_the_best_one():
     assert loss(fitted) <= min(loss(torch.tensor([each])) for each in np.geomspace(1, 50, 60)) + 1e-4
 
 
-def test_a_temperature_at_the_end_of_the_search_is_said(caplog):
+def test_a_temperature_at_the_end_of_the_search_is_doubted():
     draw = np.random.default_rng(0)
-    TemperatureScaling("risk").fit(draw.random(NUM), draw.integers(0, 2, NUM))
-    assert "the temperature of risk is 54.6" in caplog.text
+    calibrator = TemperatureScaling("risk")
+    fitted = calibrator.fit(draw.random(NUM), draw.integers(0, 2, NUM))
+    assert calibrator.doubt(fitted).startswith("the temperature of risk is 54.6, the end of what is")
+    assert calibrator.doubt(calibrator.identity()) == ""
 
 
 def test_what_is_no_chance_and_classes_where_a_line_is_asked_for_are_refused():
@@ -110,3 +112,9 @@ def test_what_is_no_chance_and_classes_where_a_line_is_asked_for_are_refused():
         TemperatureScaling("risk").fit(np.array([-2.0, 3.0]), np.array([0, 1]))
     with pytest.raises(ParamsError, match="chances of 3 classes, and IsotonicCalibration is of yes alone"):
         IsotonicCalibration().fit(np.full((4, 3), 1 / 3), np.zeros(4))
+    with pytest.raises(ParamsError, match=r"has shape \[4, 1\] and the label \[4\], and a calibrator is"):
+        TemperatureScaling().fit(np.full((4, 1), 0.5), np.zeros(4))
+    with pytest.raises(ParamsError, match="has chances of 2 classes, and a label is 2; number labels from 0"):
+        TemperatureScaling().fit(np.full(4, 0.5), np.array([0, 1, 2, 1]))
+    with pytest.raises(ParamsError, match="risk goes from nan to nan, and a calibrator is of chances"):
+        TemperatureScaling("risk").fit(np.full(4, np.nan), np.zeros(4))

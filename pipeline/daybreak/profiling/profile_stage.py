@@ -36,6 +36,7 @@ from daybreak.machines.this_machine import KEPT_DISTURBED
 from daybreak.profiling import profiler, short_job
 from daybreak.storage import snapshots
 from daybreak.storage.home import Home
+from daybreak.training.worker_keys import expect_calibrated
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ def profile(
     begin = time.perf_counter()
     limit_s = SHARE * (night.train_until - night.started_at).total_seconds()
     workload = plug.make()
+    expect_calibrated(train, workload)  # in each night, as --set may take the samples away
     name = _name(home, workload, plug, params, train)
     path = _kept_in(home, f"{name}.json")
     kept = _kept(path, dataset)

@@ -100,7 +100,12 @@ def main(folder: Path) -> int:
             _check_finite(weights, _parameters(trained.engine), update=trained.outcome.num_updates)
             num_validated = recipe.validation.num_samples if trained.scores else 0
             weights = calibrated(
-                weights, trained.workload, trained.dataset, recipe, num_validated=num_validated
+                weights,
+                trained.workload,
+                trained.dataset,
+                recipe,
+                num_validated=num_validated,
+                alive=trained.alive,
             )
             _export(folder, recipe, weights, trained, kept=kept)
     return 0
@@ -118,6 +123,7 @@ class _Trained:
     outcome: "RunOutcome"
     warm: bool  # it began from the champion's weights
     epochs: tuple[Epoch, ...]  # whose samples are proven
+    alive: Callable[[], None]  # shows that what follows is no hang
 
 
 def _train(folder: Path, recipe: Recipe) -> _Trained:
@@ -185,6 +191,8 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     path = _newest(trainer.saver.folder, folder, recipe, engine, copies)
     if path:
         trainer.resume(path)
+    if validator and engine.rank == 0 and not has_estimator(workload):
+        _try_calibrator(cast("TorchEngine", engine), workload, dataset, recipe)
     how = "going on" if path else "beginning"
     log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
     supervision.begin(update=lambda: trainer.num_updates + 1)
@@ -205,6 +213,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         outcome=outcome,
         warm=warm,
         epochs=epochs,
+        alive=supervision.alive,
     )
 
 
@@ -245,6 +254,18 @@ def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tu
         clipping=clipping if clipping != Clipping() else None,
     )
     return engine, dataset
+
+
+def _try_calibrator(engine: "TorchEngine", workload: Workload, dataset: Sized, recipe: Recipe) -> None:
+    """Raises ParamsError for a calibrator that does not take what `predict` returns, before training."""
+    from daybreak.training.calibrated import try_calibrator
+    from daybreak.training.tuning import read, to
+
+    if getattr(workload, "calibrator", None) is None:
+        return
+    first = len(dataset) - recipe.validation.num_samples
+    samples = list(range(first, min(len(dataset), first + engine.micro_batches.size)))
+    try_calibrator(workload, engine.model, to(read(dataset, samples), engine.device))
 
 
 class _Supervision:

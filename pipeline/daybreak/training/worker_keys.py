@@ -33,8 +33,15 @@ def expect_allowed(train: "TrainParams", *, whole: bool, one_worker: bool) -> No
 
 
 def expect_calibrated(train: "TrainParams", workload: Any) -> None:
-    """Raises ParamsError for a calibrator that would have no samples to be fitted on."""
-    if getattr(workload, "calibrator", None) and not train.validation:
+    """Raises ParamsError for a calibrator that would have no samples or labels to be fitted on."""
+    if not getattr(workload, "calibrator", None):
+        return
+    if not workload.table.label:
+        raise ParamsError(
+            f"{type(workload).__name__} has a calibrator, which is fitted by labels, and its table has "
+            f"none; name the label, or leave calibrator out"
+        )
+    if not train.validation:
         raise ParamsError(
             f"{type(workload).__name__} has a calibrator, which is fitted on samples that are not trained "
             f"on, and train.validation is 0; set that to 0.1, or leave calibrator out"

@@ -6,7 +6,6 @@ checkpoints and versions have it, and a warm start keeps it; predictions are cal
 al. 2017, isotonic regression for chances of Zadrozny & Elkan 2002.
 """
 
-import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,8 +15,6 @@ from daybreak.contract.errors import ParamsError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
-
-log = logging.getLogger(__name__)
 
 NUM_KNOTS = 128  # of the line that isotonic regression is kept as
 LARGEST_LOG = 4.0  # of a temperature, either way
@@ -47,6 +44,8 @@ class TemperatureScaling:
         prediction: which of the predictions.
     """
 
+    most_samples = 10_000  # for one number; more cost time before the deadline, and tell little
+
     def __init__(self, prediction: str = "prediction") -> None:
         self.prediction = prediction
 
@@ -61,7 +60,7 @@ class TemperatureScaling:
         import torch
         from scipy.optimize import minimize_scalar
 
-        expect_chances(chances, self.prediction)
+        expect_chances(chances, label, self.prediction)
         logits, rows = _logits(torch.from_numpy(chances).double()), np.arange(len(label))
 
         def loss(log_temperature: float) -> float:
@@ -69,14 +68,16 @@ class TemperatureScaling:
             return -float(logs[rows, label.astype(np.int64)].mean())
 
         best = minimize_scalar(loss, bounds=(-LARGEST_LOG, LARGEST_LOG), method="bounded")
-        if abs(best.x) > LARGEST_LOG - 0.01:
-            log.warning(
-                "the temperature of %s is %.3g, the end of what is searched; see whether its chances say "
-                "anything of the label",
-                self.prediction,
-                np.exp(best.x),
-            )
         return torch.tensor([float(np.exp(best.x))])
+
+    def doubt(self, fitted: "Tensor") -> str:
+        """Returns a sentence where the temperature is at an end of what is searched; else none."""
+        if abs(float(fitted.log())) < LARGEST_LOG - 0.01:
+            return ""
+        return (
+            f"the temperature of {self.prediction} is {float(fitted):.3g}, the end of what is searched; see "
+            f"whether its chances say anything of the label"
+        )
 
     def apply(self, chances: "Tensor", fitted: "Tensor") -> "Tensor":
         """Returns the chances of logits divided by the temperature."""
@@ -105,7 +106,7 @@ class IsotonicCalibration:
         import torch
         from scipy.optimize import isotonic_regression
 
-        expect_chances(chances, self.prediction)
+        expect_chances(chances, label, self.prediction)
         if chances.ndim > 1:
             raise ParamsError(
                 f"{self.prediction} has chances of {chances.shape[1]} classes, and IsotonicCalibration is of "
@@ -134,12 +135,24 @@ class IsotonicCalibration:
         return calibrated
 
 
-def expect_chances(chances: "NDArray[Any]", prediction: str) -> None:
-    """Raises ParamsError for predictions that are no chances."""
-    if chances.size and (chances.min() < 0 or chances.max() > 1):
+def expect_chances(chances: "NDArray[Any]", label: "NDArray[Any]", prediction: str) -> None:
+    """Raises ParamsError for predictions that are no chances, or none of these labels."""
+    if chances.shape[1:] == (1,) or chances.ndim > 2 or label.ndim != 1:
+        raise ParamsError(
+            f"{prediction} has shape {list(chances.shape)} and the label {list(label.shape)}, and a "
+            f"calibrator is of chances of yes [n] or of classes [n, classes]; return these, or leave "
+            f"calibrator out"
+        )
+    if chances.size and not (chances.min() >= 0 and chances.max() <= 1 + LEAST):
         raise ParamsError(
             f"{prediction} goes from {chances.min():.4g} to {chances.max():.4g}, and a calibrator is of "
             f"chances; return chances from predict, as by sigmoid or softmax, or leave calibrator out"
+        )
+    num_classes = 2 if chances.ndim == 1 else chances.shape[1]
+    if wrong := sorted(set(np.unique(label).tolist()) - set(range(num_classes))):
+        raise ParamsError(
+            f"{prediction} has chances of {num_classes} classes, and a label is {wrong[0]:g}; number labels "
+            f"from 0 to {num_classes - 1}, or leave calibrator out"
         )
 
 

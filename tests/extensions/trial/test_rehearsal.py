@@ -462,6 +462,35 @@ def test_a_loss_that_overflows_in_float16_is_named(home: Path, in_process: Calla
         in_process()
 
 
+NOT_SEEN = {
+    "logits": (
+        ("model(batch).sigmoid()}", 'model(batch)}\n\n    calibrator = TemperatureScaling("prediction")'),
+        "prediction goes from -.*, and a calibrator is of chances",
+    ),
+    "score": (
+        (
+            "    def predict(self",
+            "    def score(self, model, batch):\n        return self.loss(model, batch).mean()\n\n"
+            "    def predict(self",
+        ),
+        "score of Fraud has shape .. for 256 samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", NOT_SEEN)
+def test_what_only_a_validated_run_calls_is_tried(
+    home: Path, in_process: Callable[..., None], fault: str
+) -> None:
+    (old, new), sentence = NOT_SEEN[fault]
+    edit(home, old, new)
+    edit(home, "from daybreak import (\n", "from daybreak import (\n    TemperatureScaling,\n")
+    params = home / "params.yaml"
+    params.write_text(params.read_text() + "train: {validation: 0.1}\n")
+    with pytest.raises(ParamsError, match=sentence):
+        in_process()
+
+
 def test_features_of_the_day_and_a_constant_prediction_are_noted(
     home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,7 @@ from daybreak.registry import packaging
 from daybreak.registry.carried_code import MODEL
 from daybreak.registry.weights import batch_of, load_model
 from daybreak.storage.home import Home
+from daybreak.training.calibrated import try_calibrator
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.estimator_keys import expect_all_samples, expect_applicable
 from daybreak.training.recipe import Clipping
@@ -273,13 +274,16 @@ class ModelChecks:
         predicted: dict[str, Tensor] = {}
         if hasattr(self.workload, "predict"):
             predicted = self._predicted(trial.workload, trial.model, batch)
+            with self._method("predict"):
+                try_calibrator(trial.workload, trial.model, batch)
             self._check_predicted(trial, batch, predicted)
             self._say("predict", shapes(predicted))
         size, metrics = _size(batch), declared(self.workload)
-        if not metrics:
+        if not metrics or (self._params.train.validation and isinstance(trial, TrialModel)):
             with self._method("score"), torch.inference_mode():
                 scores = trial.workload.score(trial.model, batch)
             check_shape("score", scores, size, self.workload)
+        if not metrics:
             self._say("score", f"mean {scores.mean():.4g}; no metrics are named")
             return predicted
         label = batch[self.table.label.column].numpy() if self.table.label else np.zeros(size)
