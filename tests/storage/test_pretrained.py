@@ -41,8 +41,8 @@ def test_files_are_downloaded_once_in_a_home(home: Path) -> None:
     package = Package()
     digest = digest_of(package)
     folders = {pretrained("bert", package.download, digest=digest) for _ in range(3)}
-    assert folders == {home / "var/pretrained/bert"}
-    assert (home / "var/pretrained/bert/model.safetensors").read_text() == "weights"
+    assert folders == {home / f"var/pretrained/bert-{digest[:12]}"}
+    assert (folders.pop() / "model.safetensors").read_text() == "weights"
     assert package.num_downloads == 2
 
 
@@ -52,9 +52,18 @@ def test_a_name_may_be_that_of_a_repository(home: Path) -> None:
         pretrained("google/bert", package.download, digest="")
     digest = re.findall(r"\w{64}", str(error.value))[0]
     folder = pretrained("google/bert", package.download, digest=digest)
-    assert folder == home / "var/pretrained/google--bert"
+    assert folder == home / f"var/pretrained/google--bert-{digest[:12]}"
     with pytest.raises(ParamsError, match=r"have the name '\.\.'; give them one that"):
         pretrained("..", package.download, digest=digest)
+
+
+def test_two_classes_may_use_one_name(home: Path) -> None:
+    package, other = Package(), Package()
+    other.content = "others"
+    asked = [(package, digest_of(package)), (other, digest_of(other))]
+    folders = [pretrained("bert", each.download, digest=digest) for each, digest in 2 * asked]
+    assert folders[:2] == folders[2:]
+    assert [each.num_downloads for each, _ in asked] == [2, 2]
 
 
 def test_what_a_killed_download_left_is_removed_by_the_next(home: Path) -> None:
@@ -91,4 +100,4 @@ def test_a_machine_without_a_home_keeps_them_in_the_folder_of_its_job(
     monkeypatch.chdir(tmp_path)
     package = Package()
     digest = digest_of(package)
-    assert pretrained("bert", package.download, digest=digest) == Path("pretrained/bert")
+    assert pretrained("bert", package.download, digest=digest) == Path(f"pretrained/bert-{digest[:12]}")

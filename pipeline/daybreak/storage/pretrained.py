@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 PRETRAINED = Path("pretrained")  # in `var` of a home, or in the folder of a job on a machine without one
 
+OF_DIGEST = 12  # characters in the name of a folder
+
 
 def pretrained(name: str, download: Callable[[Path], object], *, digest: str) -> Path:
     """Returns a folder of files with this digest, which are downloaded once in a home.
@@ -38,7 +40,8 @@ def pretrained(name: str, download: Callable[[Path], object], *, digest: str) ->
     own = name.replace("/", "--")  # as Hugging Face's own cache has them
     if not own.strip("."):
         raise ParamsError(f"pretrained files have the name {name!r}; give them one that a folder may have")
-    folder = (home.var / PRETRAINED if home else PRETRAINED) / own
+    # Two classes may use one name, and a job that still reads the files of an earlier digest keeps them.
+    folder = (home.var / PRETRAINED if home else PRETRAINED) / f"{own}-{digest[:OF_DIGEST]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with journal.alone(folder.with_name(f"{own}.lock")):  # of the workers of a machine, one downloads
         if folder.exists() and _digest(folder) == digest:
