@@ -140,7 +140,7 @@ def test_a_member_with_broken_params_keeps_no_other_from_the_fleet(
     assert cli.main(["status", "--all"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if line in made] == ["shop", "meters"]
     logs: list[Log] = []
-    assert [name for name, _ in server._members(Home(made["shop"]), logs, token="")] == ["meters"]
+    assert [name for name, _ in server._members(Home(made["shop"]), logs, token="", names=())] == ["meters"]
     for log in logs:
         log.close()
 
