@@ -3,12 +3,14 @@
 It is compared with other such runs and then thrown away, so that nothing of it is kept, shown or resumed.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from daybreak.contract.errors import NotFinite
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import own_schedule
+from daybreak.contract.workload import is_over_batch, own_schedule
 from daybreak.training import sample_order
 from daybreak.training.engine import TorchEngine
 from daybreak.training.estimator_engine import EstimatorEngine
@@ -42,6 +44,7 @@ class ShortRun:
                 micro_batch_size=train.batch_size,
                 tuning=Tuning(in_memory=True, fused=True),
             )
+        self._least_batch = 2 if is_over_batch(workload) else 1
         self._own_schedule = None
         if train.schedule == "own":
             self._own_schedule = own_schedule(
@@ -52,9 +55,15 @@ class ShortRun:
             )
 
     def updates(self) -> Iterator[int]:
-        """Takes the updates of the run one by one, and yields how many samples it has seen after each."""
+        """Takes the updates of the run one by one, and yields how many samples it has seen after each.
+
+        Raises NotFinite where the loss is no number, which would leave the model as it was.
+        """
+        least = max(self.engine.least_share, self._least_batch)
         while self.seen < self.num_samples:
-            stop = min(self.seen + self._batch_size, self.num_samples)
+            stop = self.seen + self._batch_size
+            if self.num_samples < stop + least:  # the last batch takes the rest, as in a night
+                stop = self.num_samples
             self._update(self.seen, stop)
             self.seen = stop
             yield stop
@@ -80,4 +89,11 @@ class ShortRun:
             own=self._own_schedule,
         )
         order = sample_order.indices(seed=train.seed, num_samples=len(self._samples), start=start, stop=stop)
-        self.engine.step(self._samples[order], batch_size=stop - start, rate=rate, signals=NOTHING)
+        samples = self._samples[order]
+        step = self.engine.step(samples, batch_size=stop - start, rate=rate, signals=NOTHING)
+        if not math.isfinite(step.loss):
+            raise NotFinite(
+                f"the loss of samples {start} to {stop - 1} of a trial is {step.loss}; lower train.rate "
+                f"({train.rate:g})",
+                update=start // self._batch_size + 1,
+            )

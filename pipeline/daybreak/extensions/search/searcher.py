@@ -67,7 +67,8 @@ class Searcher:
         self.study = self._opened()
         self._dataset = records.read(Dataset, home.records)
         self._samples: Any = self._today.workload.make().dataset(ARRAYS, "train")
-        num, num_scored = self._dataset.num_samples, num_newest(self._dataset, self._settings.validation)
+        num = self._dataset.num_samples
+        num_scored = max(1, num_newest(self._dataset, self._settings.validation))
         self._end = num - num_scored  # of the samples that are trained on
         self._seen = [self._todays()]  # settings that need no run tonight, or had one
         self._scored = np.linspace(self._end, num - 1, min(num_scored, MOST_SCORED)).astype(np.int64)
