@@ -38,5 +38,5 @@ def test_a_lone_last_sample_goes_with_the_batch_before_as_in_a_night() -> None:
 
 
 def test_a_setting_that_diverges_ends_rather_than_be_judged_by_what_it_learned_before() -> None:
-    with pytest.raises(NotFinite, match="of a trial is nan; lower train.rate"):
+    with pytest.raises(NotFinite, match=r"of a trial is nan; lower train\.rate"):
         list(run_of(Diverging(), 24).updates())

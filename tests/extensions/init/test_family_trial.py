@@ -89,3 +89,24 @@ def test_too_few_rows_for_a_trial_are_said(tmp_path: Path) -> None:
         reason=f"no model was tried, as 20 rows of 2 days before the {found.test_days} days held out are too "
         f"few; chose network",
     )
+
+
+def test_a_model_that_fails_leaves_the_others_to_be_tried(tmp_path: Path) -> None:
+    found = survey.survey(str(written(of_waves, tmp_path / "rows.parquet")))
+    good = module_text(found, "rows", model="lightgbm")
+    texts = {NETWORK: "raise ValueError('no such layer')", "lightgbm": good}
+    choice = family_trial.choose(found, texts, "Rows", batch_size=batch_size_of(found))
+    assert choice.model == "lightgbm"
+    assert "network failed (ValueError: no such layer), lightgbm" in choice.reason
+
+
+def test_days_to_train_on_without_labels_are_said_rather_than_tried(tmp_path: Path) -> None:
+    found = survey.survey(str(written(of_waves, tmp_path / "rows.parquet")))
+    labelled = sorted(found.rows)[-found.test_days - 2 :]
+    unlabelled = {
+        day: rows
+        if day in labelled
+        else rows.set_column(rows.column_names.index("label"), "label", pa.nulls(len(rows), pa.float64()))
+        for day, rows in found.rows.items()
+    }
+    assert "as 0 rows of 10 days before" in chosen(replace(found, rows=unlabelled), NETWORK).reason

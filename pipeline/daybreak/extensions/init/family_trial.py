@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daybreak.contract import records
+from daybreak.contract.errors import NotFinite, sentence
 from daybreak.contract.formats import counted
 from daybreak.contract.sections import TrainParams
 from daybreak.contract.workload import make_model, write_state
@@ -42,7 +43,7 @@ EPOCHS = (1, 2, 4, 8, 16, 32)
 WORSE = 2  # numbers of epochs in a row, after which no more are tried
 MOST_S = 60.0  # of the network
 MOST_ROWS, MOST_NUMBERS, MOST_IMAGES = 200_000, 50_000_000, 5_000  # looked at, and the numbers in them
-LEAST_SCORED = 100  # rows; the score of fewer says too little
+LEAST_SCORED = 100  # rows; the score of fewer says too little, as does a model that learned from fewer
 SCORED_AT_ONCE = 10_000
 
 
@@ -66,20 +67,29 @@ def choose(survey: Survey, modules: Mapping[str, str], class_name: str, *, batch
     """
     first = next(iter(modules))
     train, scored = _split(survey)
-    num_scored = sum(_num_labels(survey, day) for day in scored)
     held_out = f"before the {counted(survey.test_days, 'day')} held out"
-    if not train or num_scored < LEAST_SCORED:
-        return Choice(
-            model=first,
-            reason=f"no model was tried, as {counted(num_scored, 'row')} of {counted(len(scored), 'day')} "
-            f"{held_out} are too few; chose {first}",
-        )
+    for days in (scored, train):
+        num = sum(_num_labels(survey, day) for day in days)
+        if num < LEAST_SCORED:
+            return Choice(
+                model=first,
+                reason=f"no model was tried, as {counted(num, 'row')} of {counted(len(days), 'day')} "
+                f"{held_out} are too few; chose {first}",
+            )
     with tempfile.TemporaryDirectory() as folder:
         trial = _FamilyTrial(survey, train, scored, folder=Path(folder), batch_size=batch_size)
-        best_of_each = [trial.best(name, text, class_name) for name, text in modules.items()]
+        best_of_each, said = [], []
+        for name, text in modules.items():
+            try:
+                best_of_each.append(trial.best(name, text, class_name))
+                said.append(str(best_of_each[-1]))
+            except Exception as error:  # noqa: BLE001 whatever a library raises on such rows; others may not
+                said.append(f"{name} failed ({sentence(error)})")
+        values = ", ".join(said)
+        if not best_of_each:
+            return Choice(model=first, reason=f"the trial of models ended: {values}; chose {first}")
         constant = trial.constant()
     best = min(best_of_each, key=lambda tried: tried.value)
-    values = ", ".join(map(str, best_of_each))
     is_in_vain = best.value >= constant
     return Choice(
         model=best.model,
@@ -138,7 +148,10 @@ class _FamilyTrial:
 
     def _value(self, runs: "_FamilyRuns", epochs: int) -> float:
         """Returns the mean of the first metric after so many epochs; the lower the better."""
-        predicted = runs.predicted(epochs)[self.metric.prediction]
+        try:
+            predicted = runs.predicted(epochs)[self.metric.prediction]
+        except NotFinite:  # as it diverged; another number of epochs may not
+            return math.inf
         value = float(self.metric.values(predicted, self._labels[1]).mean())
         return value if math.isfinite(value) else math.inf
 
