@@ -1,1 +1,1 @@
-"""Lets nights find out what other machines, more samples, more days or a wider model bring."""
+"""Lets nights find out what other machines or more samples bring."""
