@@ -100,17 +100,42 @@ def test_a_search_ends_amid_a_run_when_the_time_of_the_night_is_over(home: Home)
     assert rate_of_night(home, day=FIRST) == 0.000001
 
 
-def test_a_narrower_window_trains_on_the_newest_days_alone(home: Home, commit: Callable[[str], str]) -> None:
-    """The first half of the samples is of another line, and of the older of two days."""
-    text = (home.folder / "params.yaml").read_text()
-    text = text.replace("train.rate: [0.000001, 0.05]", "prepare.window_days: [1, 2]").replace(
-        "rate: 0.000001, epochs", "rate: 0.05, epochs"
+def changed(home: Home, **words: str) -> None:
+    """Replaces words of params.yaml."""
+    path = home.folder / "params.yaml"
+    text = path.read_text()
+    for old, new in words.items():
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def test_an_argument_that_acts_where_the_samples_are_read_is_tried(
+    home: Home, commit: Callable[[str], str]
+) -> None:
+    changed(
+        home, **{"line:Line": "line:Flat", "train.rate: [0.000001, 0.05]": "workload.wide: [false, true]"}
     )
-    (home.folder / "params.yaml").write_text(text.replace("line:Line", "line:TwoLines"))
-    commit("Search for a window")
+    commit("Search for samples that are easier to learn")
     searched(home, 1)
     found = searched(home, 2)
-    assert found and found.values == {"prepare.window_days": 1}
+    assert found and found.values == {"workload.wide": True}
+
+
+def test_another_list_of_values_begins_another_study(home: Home, commit: Callable[[str], str]) -> None:
+    searched(home, 1)
+    changed(home, **{"[0.000001, 0.05]": "[0.000001, 0.04, 0.05]"})
+    commit("Try a third rate")
+    searched(home, 2)
+    found = searched(home, 3)
+    assert found and found.num_nights == 2
+
+
+def test_no_run_begins_while_another_night_is_open(home: Home) -> None:
+    changed(home, **{"line:Line": "line:Broken"})
+    opened = replace(night(), decide_until=datetime.now(UTC) + timedelta(hours=1))
+    records.write(opened, home.nights / opened.id / records.RUN)
+    assert searched(home, 1) is None
 
 
 def test_a_night_that_ended_in_time_searches_in_a_process_of_its_own_one_at_a_time(
@@ -128,7 +153,7 @@ def test_a_night_that_ended_in_time_searches_in_a_process_of_its_own_one_at_a_ti
         commands.search_leftover(home)
     assert "tried" not in capfd.readouterr().err
     commands.search_leftover(home)
-    assert "tried settings 0 times" in capfd.readouterr().err  # as the night of this folder is not closed
+    assert "tried 0 settings in" in capfd.readouterr().err  # as the night of this folder is not closed
     assert (home.var / "search.log").exists()
 
 
@@ -136,6 +161,8 @@ def test_a_night_that_ended_in_time_searches_in_a_process_of_its_own_one_at_a_ti
     ("space", "said"),
     [
         ("{train.seed: [1, 2]}", "train.seed is not searched; name train.epochs, train.batch_size"),
+        ("{workload.layers: [[64, 64], [128]]}", r"lists \[64, 64\]; have the class take a word for it"),
+        ("{train.rate: 'float(0, inf)'}", r"float\(0, inf\) has no end; give two numbers"),
         ("{train.rate: log(1, 2)}", "YAML ends a range within braces at its comma; quote it, as 'log"),
         ("{train.rate: [0.1]}", "train.rate lists 1 value; list two at least, or a range"),
         (

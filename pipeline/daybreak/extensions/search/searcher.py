@@ -8,12 +8,12 @@ on other nights are tried again before new ones.
 """
 
 import hashlib
+import json
 import logging
 import math
 import sys
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from daybreak.contract import extras, params, records
 from daybreak.contract.errors import NotFinite, NothingToDo, PipelineError, sentence
-from daybreak.contract.formats import duration
+from daybreak.contract.formats import counted, duration
 from daybreak.contract.record_types import Champion, Dataset, Night
 from daybreak.contract.sections import Params
 from daybreak.contract.workload import ARRAYS
@@ -43,12 +43,13 @@ log = logging.getLogger(__name__)
 STEPS = (1, 3, 9)  # ninths of a run's samples, after which it is scored
 LEADERS = 2  # settings that are tried again on another night
 MOST_SCORED = 10_000  # samples
+LOOK_S = 10.0  # between looks for another night
 TESTED_DAYS = 60  # that settings are trained for at most if they do not come to serve
 STUDY, NIGHT, AGAIN = "search.log", "night", "again"  # the file, and attributes of its tries
 
 
 class _OutOfTime(Exception):
-    """Raised where the time of the night is over."""
+    """Raised where the time of the night is over, or another night needs the machine."""
 
 
 class Searcher:
@@ -56,7 +57,7 @@ class Searcher:
 
     def __init__(self, home: Home, night: Night) -> None:
         """Opens the study; raises NothingToDo where nothing is searched."""
-        self._home, self._night, self._until = home, night, math.inf
+        self._home, self._night, self._until, self._look_at = home, night, math.inf, 0.0
         self._own = home.params
         self._settings = self._own.section(SearchParams)
         if not self._settings.space:
@@ -65,31 +66,27 @@ class Searcher:
         self._today = self._with({})
         self._recipe = lineage.recipe(self._today.workload, self._today.train)
         self.study = self._opened()
-        self._dataset = records.read(Dataset, home.records)
-        self._samples: Any = self._today.workload.make().dataset(ARRAYS, "train")
-        num = self._dataset.num_samples
-        num_scored = max(1, num_newest(self._dataset, self._settings.validation))
+        dataset = records.read(Dataset, home.records)
+        num, num_scored = dataset.num_samples, max(1, num_newest(dataset, self._settings.validation))
         self._end = num - num_scored  # of the samples that are trained on
         self._seen = [self._todays()]  # settings that need no run tonight, or had one
         self._scored = np.linspace(self._end, num - 1, min(num_scored, MOST_SCORED)).astype(np.int64)
 
     def search(self, *, until: float) -> Winner | None:
         """Tries settings until a time, in seconds since 1970; returns those that proved better by now."""
-        self._until = until
-        before, began = len(self.study.trials), time.monotonic()
+        self._until, began = until, time.monotonic()
         try:
+            self._expect_time()
             base = list(self._scores(self._today))
             self._enqueue_leaders()
             for _ in range(self._settings.tries):
-                if night_folders.undecided(self._home):  # whose work comes first
-                    break
+                self._expect_time()
                 self._try(base)
         except _OutOfTime:
             pass
-        num = len(self.study.trials) - before
         log.info(
-            "tried settings %d times in %s on the samples of night %s",
-            num,
+            "tried %s in %s on the samples of night %s",
+            counted(len(self._seen) - 1, "setting"),
             duration(time.monotonic() - began),
             self._night.id,
         )
@@ -105,7 +102,7 @@ class Searcher:
 
     def _todays(self) -> Values:
         """Returns today's settings, without arguments that params.yaml leaves to the class."""
-        known = self._today.model_dump(include={"train", "prepare"})
+        known = self._today.model_dump(include={"train"})
         known["workload"] = self._today.workload.model_extra or {}
         keys = [(key, *key.split(".")) for key in self._settings.space]
         return {key: known[section][name] for key, section, name in keys if name in known[section]}
@@ -116,10 +113,12 @@ class Searcher:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._home.var.mkdir(exist_ok=True)
+        asked = json.dumps([self._recipe, self._settings.space, self._settings.validation], sort_keys=True)
         seed = int(hashlib.md5(self._night.id.encode(), usedforsecurity=False).hexdigest()[:8], 16)
         return optuna.create_study(
             storage=optuna.storages.JournalStorage(JournalFileBackend(str(self._home.var / STUDY))),
-            study_name=self._recipe,
+            # A study takes no list of other values, and its gains are of one share of scored samples.
+            study_name=hashlib.md5(asked.encode(), usedforsecurity=False).hexdigest(),
             direction="maximize",
             sampler=optuna.samplers.TPESampler(seed=seed),
             pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
@@ -167,10 +166,9 @@ class Searcher:
 
     def _scores(self, with_settings: Params) -> Iterator[float]:
         """Yields the mean score of the newest samples after each of the steps of a run."""
-        before = self._dataset.last_day - timedelta(days=with_settings.prepare.window_days)
-        first = max(0, self._dataset.num_samples - self._dataset.num_after(before))
-        samples = np.arange(min(first, self._end - 1), self._end)
-        run = ShortRun(with_settings.workload.make(), self._samples, with_settings.train, samples=samples)
+        workload: Any = with_settings.workload.make()
+        samples = workload.dataset(ARRAYS, "train")  # anew, as an argument may act in it
+        run = ShortRun(workload, samples, with_settings.train, samples=np.arange(self._end))
         ends = [math.ceil(step / STEPS[-1] * run.num_samples) for step in STEPS]
         try:
             for seen in run.updates():
@@ -184,8 +182,14 @@ class Searcher:
             run.engine.close()
 
     def _expect_time(self) -> None:
-        if time.time() >= self._until:
+        """Raises _OutOfTime where the time is over, or another night is open, whose work comes first."""
+        now = time.time()
+        if now >= self._until:
             raise _OutOfTime
+        if now >= self._look_at:
+            if night_folders.undecided(self._home):
+                raise _OutOfTime
+            self._look_at = now + LOOK_S
 
     def _tries(self) -> list[Try]:
         """Returns the tries of all nights that went to the end."""

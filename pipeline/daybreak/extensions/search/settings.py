@@ -9,7 +9,8 @@ from daybreak.contract.sections import Section
 from daybreak.extensions.search.space import bounds
 
 OF_TRAIN = ("epochs", "batch_size", "rate", "warmup", "decay")
-KEY = re.compile(rf"train\.({'|'.join(OF_TRAIN)})|workload\.(?!use$)\w+|prepare\.window_days")
+SCALAR = (str, int, float, bool, type(None))  # what Optuna tells apart
+KEY = re.compile(rf"train\.({'|'.join(OF_TRAIN)})|workload\.(?!use$)\w+")
 
 
 class SearchParams(Section):
@@ -17,8 +18,8 @@ class SearchParams(Section):
 
     space: dict[str, tuple[Any, ...] | str] = Field(default_factory=dict)
     """Keys and their values: a list, or a range as `log(1e-4, 1e-2)`, `float(0, 0.5)` or `int(1, 20)`. A key
-    is `train.epochs`, `batch_size`, `rate`, `warmup` or `decay`, an argument of the workload, as
-    `workload.hidden`, or `prepare.window_days`. Empty: nothing is tried."""
+    is `train.epochs`, `batch_size`, `rate`, `warmup` or `decay`, or an argument of the workload, as
+    `workload.hidden`. Empty: nothing is tried."""
     validation: float = Field(0.1, gt=0, lt=0.5)
     """Share of the samples, the newest before those held out, by which settings are compared."""
     tries: int = Field(100, ge=1)
@@ -39,11 +40,14 @@ class SearchParams(Section):
         for key, given in space.items():
             if not KEY.fullmatch(key):
                 raise ValueError(
-                    f"{key} is not searched; name train.{', train.'.join(OF_TRAIN)}, workload.ARGUMENT "
-                    f"or prepare.window_days"
+                    f"{key} is not searched; name train.{', train.'.join(OF_TRAIN)} or workload.ARGUMENT"
                 )
             if isinstance(given, str):
                 bounds(key, given)
+            elif others := [value for value in given if not isinstance(value, SCALAR)]:
+                raise ValueError(
+                    f"{key} lists {others[0]!r}; have the class take a word for it, and list words"
+                )
             elif len(set(given)) < 2:
                 raise ValueError(f"{key} lists {len(set(given))} value; list two at least, or a range")
         return space

@@ -1,5 +1,6 @@
 """Reads the values of a setting: a list, or a range such as log(1e-4, 1e-2), of which Optuna draws."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ def bounds(key: str, text: str) -> tuple[str, float, float]:
         raise ValueError(
             f"{key}: {text!r} is not a range; write one as log(1e-4, 1e-2), float(0, 0.5) or int(1, 20)"
         ) from None
+    if not math.isfinite(high - low):
+        raise ValueError(f"{key}: {text} has no end; give two numbers")
     if not low < high or (kind == "log" and low <= 0) or (kind == "int" and low % 1 + high % 1):
         raise ValueError(f"{key}: {text} is an empty range, or its ends do not go with {kind}; exchange them")
     return kind, low, high
