@@ -73,7 +73,7 @@ EXTENSIONS = {
     "search": Extension(
         commands="commands",
         proposal="proposal:propose",
-        leftover="commands:search_leftover",
+        leftover="leftover:search_leftover",
         checks="checks:checks",
         sections="search=settings:SearchParams",
         keys="search",

@@ -15,7 +15,8 @@ from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_types import Dataset, Night
-from daybreak.extensions.search import commands
+from daybreak.extensions.search import commands, proposal
+from daybreak.extensions.search.leftover import search_leftover
 from daybreak.extensions.search.searcher import Searcher
 from daybreak.extensions.search.winner import Winner
 from daybreak.storage.home import Home
@@ -85,6 +86,40 @@ def test_an_edit_of_the_recipe_and_a_persons_word_go_before_what_was_found(
     assert rate_of_night(home, day=FIRST) == 0.000001
 
 
+def test_a_setting_that_was_not_found_may_be_set_for_a_night_beside_one_that_was(home: Home) -> None:
+    searched(home, 1), searched(home, 2)
+    assert rate_of_night(home, day=FIRST, set=["train.epochs=3"]) == 0.05
+
+
+def test_the_night_after_one_that_failed_with_what_was_found_trains_without(home: Home) -> None:
+    searched(home, 1), searched(home, 2)
+    assert rate_of_night(home, day=FIRST) == 0.05
+    runner.run(home, "close")
+    assert rate_of_night(home, day=FIRST + timedelta(days=1)) == 0.000001
+    runner.run(home, "close")
+    late = FIRST + timedelta(days=2)
+    assert rate_of_night(home, day=late) == 0.05
+    runner.run(home, "close")
+    kept = proposal.read(home, home.params)
+    records.write(replace(kept, since=late - timedelta(days=proposal.TESTED_DAYS + 1)), home.var)
+    assert proposal.read(home, home.params).values == {}
+
+
+def test_what_was_found_is_forgotten_at_a_persons_word(home: Home) -> None:
+    searched(home, 1), searched(home, 2)
+    assert commands.search(home, forget=True) == 0
+    assert rate_of_night(home, day=FIRST) == 0.000001
+    shutil.rmtree(home.nights)
+    assert searched(home, 3) is None
+
+
+def test_a_study_whose_last_line_is_torn_goes_on(home: Home) -> None:
+    searched(home, 1)
+    with (home.var / proposal.STUDY).open("a") as study:
+        study.write('{"op_code":')
+    assert searched(home, 2)
+
+
 def test_settings_that_are_worse_than_todays_are_never_trained(
     home: Home, commit: Callable[[str], str]
 ) -> None:
@@ -150,9 +185,9 @@ def test_a_night_that_ended_in_time_searches_in_a_process_of_its_own_one_at_a_ti
     records.write(replace(records.read(Night, home.records), decide_until=soon), home.records)
     with (home.var / "search.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        commands.search_leftover(home)
+        search_leftover(home)
     assert "tried" not in capfd.readouterr().err
-    commands.search_leftover(home)
+    search_leftover(home)
     assert "tried 0 settings in" in capfd.readouterr().err  # as the night of this folder is not closed
     assert (home.var / "search.log").exists()
 

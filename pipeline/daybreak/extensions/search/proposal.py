@@ -1,7 +1,7 @@
-"""Keeps the settings that proved better in the home, and has nights train them as a changed recipe.
+"""Keeps the settings that were found better in the home, and has nights train them as a changed recipe.
 
 They hold for the recipe that they were compared with: after an edit of the class or of params.yaml they no
-longer do, and what a person sets for a night goes before them.
+longer do, nor do those that do not come to serve in time. What a person sets for a night goes before them.
 """
 
 import json
@@ -10,17 +10,23 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from daybreak.contract import records
+from ruamel.yaml import YAML
+
+from daybreak.contract import params, records
 from daybreak.contract.record_parts import Record
 from daybreak.contract.sections import Params
 from daybreak.extensions.search.settings import SearchParams
 from daybreak.registry import lineage
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
+
+STUDY = "search.log"  # of all that was tried, beside the record of what was found
+TESTED_DAYS = 60  # that settings are trained for at most if they do not come to serve
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedSettings(Record):
-    """Settings by key of params.yaml; none where none proved better."""
+    """Settings by key of params.yaml; none where none were found."""
 
     values: dict[str, Any] = field(default_factory=dict)
     recipe: str = ""  # digest of the recipe of params.yaml, without them
@@ -33,7 +39,19 @@ def read(home: Home, asked: Params) -> ProposedSettings:
     space = asked.section(SearchParams).space
     if kept is None or not space or kept.recipe != lineage.recipe(asked.workload, asked.train):
         return ProposedSettings()
-    return kept if kept.values.keys() <= space.keys() else ProposedSettings()
+    if not kept.values.keys() <= space.keys() or _is_over(home, kept):
+        return ProposedSettings()
+    return kept
+
+
+def _is_over(home: Home, kept: ProposedSettings) -> bool:
+    """Returns whether settings were trained for long enough and do not serve."""
+    last = next(iter(ledger.history(home, 1)), None)
+    if last is None or kept.since is None or (last.night.day - kept.since).days <= TESTED_DAYS:
+        return False
+    found = params.override(home.folder, assignments(kept.values))
+    serves = last.serving.lineage.get("recipe") if last.serving else None
+    return serves != lineage.recipe(found.workload, found.train)
 
 
 def write(home: Home, asked: Params, values: Mapping[str, Any], *, since: date) -> None:
@@ -52,5 +70,33 @@ def assignments(values: Mapping[str, Any]) -> list[str]:
 
 
 def propose(home: Home, asked: Params) -> list[str]:
-    """Returns the assignments by which a night trains what proved better; none where nothing did."""
-    return assignments(read(home, asked).values)
+    """Returns the assignments by which a night trains what was found better; none where nothing was.
+
+    The night after one that failed with them trains without, as they may be why.
+    """
+    if not asked.section(SearchParams).space:
+        return []
+    values = read(home, home.params).values  # since what a person sets for one night is no edit
+    return [] if values and _failed_with(home, values) else assignments(values)
+
+
+def _failed_with(home: Home, values: Mapping[str, Any]) -> bool:
+    """Returns whether the newest night opened with these settings and made no version."""
+    last = next(iter(ledger.history(home, 1)), None)
+    if last is None or last.rollback or last.version:
+        return False
+    trained = YAML(typ="safe", pure=True).load(branch.text_at(home, last.commit, str(params.FILE)) or "{}")
+    parts = [(key.split("."), value) for key, value in values.items()]
+    return all(_section(trained, name).get(key) == value for (name, key), value in parts)
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns a section of params.yaml; empty where it is missing, or a class by its import path alone."""
+    section = values.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def forget(home: Home) -> None:
+    """Has nights train params.yaml again; forgets the tries too, which would only bring the settings back."""
+    records.path_of(ProposedSettings, home.var).unlink(missing_ok=True)
+    (home.var / STUDY).unlink(missing_ok=True)

@@ -44,8 +44,7 @@ STEPS = (1, 3, 9)  # ninths of a run's samples, after which it is scored
 LEADERS = 2  # settings that are tried again on another night
 MOST_SCORED = 10_000  # samples
 LOOK_S = 10.0  # between looks for another night
-TESTED_DAYS = 60  # that settings are trained for at most if they do not come to serve
-STUDY, NIGHT, AGAIN = "search.log", "night", "again"  # the file, and attributes of its tries
+NIGHT, AGAIN = "night", "again"  # attributes of tries
 
 
 class _OutOfTime(Exception):
@@ -73,7 +72,7 @@ class Searcher:
         self._scored = np.linspace(self._end, num - 1, min(num_scored, MOST_SCORED)).astype(np.int64)
 
     def search(self, *, until: float) -> Winner | None:
-        """Tries settings until a time, in seconds since 1970; returns those that proved better by now."""
+        """Tries settings until a time, in seconds since 1970; returns those found better by now."""
         self._until, began = until, time.monotonic()
         try:
             self._expect_time()
@@ -113,10 +112,12 @@ class Searcher:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._home.var.mkdir(exist_ok=True)
+        path = self._home.var / proposal.STUDY
+        _cut_torn_line(path)
         asked = json.dumps([self._recipe, self._settings.space, self._settings.validation], sort_keys=True)
         seed = int(hashlib.md5(self._night.id.encode(), usedforsecurity=False).hexdigest()[:8], 16)
         return optuna.create_study(
-            storage=optuna.storages.JournalStorage(JournalFileBackend(str(self._home.var / STUDY))),
+            storage=optuna.storages.JournalStorage(JournalFileBackend(str(path))),
             # A study takes no list of other values, and its gains are of one share of scored samples.
             study_name=hashlib.md5(asked.encode(), usedforsecurity=False).hexdigest(),
             direction="maximize",
@@ -218,7 +219,7 @@ class Searcher:
         champion = records.find(Champion, self._home.records)
         serves = champion is not None and champion.lineage.get("recipe") == self._recipe
         since = self._proposed.since
-        if since and not serves and (self._night.day - since).days < TESTED_DAYS:
+        if since and not serves and (self._night.day - since).days <= proposal.TESTED_DAYS:
             return
         values = self._proposed.values | found.values
         proposal.write(self._home, self._own, values, since=self._night.day)
@@ -229,6 +230,13 @@ class Searcher:
             found.low,
             found.num_nights,
         )
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Leaves whole lines, as one that a kill left amid its writing would spoil all after it."""
+    if path.exists():
+        with path.open("rb+") as study:
+            study.truncate(study.read().rfind(b"\n") + 1)
 
 
 def main(home: Path, until: float) -> int:

@@ -1,4 +1,4 @@
-"""Finds the settings that proved better than today's over several nights, by what was tried.
+"""Finds the settings that did better than today's over several nights, by what was tried.
 
 A try is a run with some settings on the samples of a night. Its gain is the mean score of the newest samples
 minus that of today's settings, trained on the same samples on the same night, so that days which are easy or
@@ -27,7 +27,7 @@ class Try:
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """Settings that proved better, and by how much."""
+    """Settings that did better, and by how much."""
 
     values: Values
     gain: float
@@ -36,7 +36,7 @@ class Winner:
 
 
 def winner(tries: Sequence[Try], *, nights: int) -> Winner | None:
-    """Returns the settings that proved better on at least so many nights; None where none did.
+    """Returns the settings that did better on at least so many nights; None where none did.
 
     >>> tries = [Try(values={"a": 1}, night=night, gain=0.1) for night in "xyz"]
     >>> winner(tries, nights=3).values, winner(tries[:2], nights=3)
