@@ -20,7 +20,7 @@ WITHOUT_TORCH := sed -E '/^torch==/,/[^\\]$$/d' hashes.txt
 comma := ,
 # No proxy is asked for what runs here.
 UNPROXIED := $(or $(no_proxy),$(NO_PROXY))
-export no_proxy := $(if $(filter *,$(UNPROXIED)),$(UNPROXIED),$(addsuffix $(comma),$(UNPROXIED))localhost,127.0.0.1,::1,[::1])
+export no_proxy := $(if $(filter *,$(UNPROXIED)),$(UNPROXIED),$(addsuffix $(comma),$(UNPROXIED))localhost,127.0.0.1,::1)
 export NO_PROXY := $(no_proxy)
 
 # Airflow and MLflow are configured here and nowhere else.

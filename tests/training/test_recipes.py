@@ -92,7 +92,8 @@ class Rows:
 
 def made_of(code: str, folder: Path) -> Any:
     """Returns the class with the lines of a recipe in it, whose module is in a folder with weights."""
-    write_tensors(folder / "encoder.safetensors", Net().encoder.state_dict())
+    other = {name: tensor + 1 for name, tensor in Net().encoder.state_dict().items()}
+    write_tensors(folder / "encoder.safetensors", other)
     names = {"torch": torch, "nn": nn, "Path": Path, "load_file": load_file, "softplus": softplus}
     names |= {"binary_cross_entropy_with_logits": binary_cross_entropy_with_logits}
     if "peft" in code:

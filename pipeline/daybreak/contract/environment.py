@@ -6,7 +6,7 @@ from collections.abc import Iterator, MutableMapping
 from urllib.parse import urlsplit
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")  # also in capitals
-HERE = ("localhost", "127.0.0.1", "::1", "[::1]")  # clients differ in whether an address has its brackets
+HERE = ("localhost", "127.0.0.1", "::1")  # no "[::1]", on which httpx fails
 ADDRESS = re.compile(r"\b(?:https?|postgresql|mysql|redis|amqp)[+\w]*://[^\s,;'\"]+")
 # Variables by which git works on another repository than that of its folder. Those of its settings stay:
 # containers name safe folders by them.

@@ -231,13 +231,14 @@ def _mount_processes(libc: Any, *, in_child: bool = False) -> int:
 
 def _go_on_in_a_child(libc: Any) -> None:
     """Forks and returns in the child; this process waits for it, and ends as it does."""
+    files = [int(path.name) for path in Path("/proc/self/fd").iterdir()]  # the child may mount another /proc
     child = os.fork()
     if child == 0:
         libc.prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         return
     # Killed at once, the namespace might outlive whoever removes its files: this process ends after it.
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    for file in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+    for file in files:
         if file > 2:  # so that the other side sees when the child closes its socket
             with contextlib.suppress(OSError):  # it was that of the listing
                 os.close(file)

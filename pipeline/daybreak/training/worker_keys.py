@@ -36,7 +36,8 @@ def expect_calibrated(train: "TrainParams", workload: Any) -> None:
     """Raises ParamsError for a calibrator that would have no samples or labels to be fitted on."""
     if not getattr(workload, "calibrator", None):
         return
-    if not workload.table.label:
+    table = getattr(workload, "table", None)
+    if table and not table.label:
         raise ParamsError(
             f"{type(workload).__name__} has a calibrator, which is fitted by labels, and its table has "
             f"none; name the label, or leave calibrator out"
