@@ -1,4 +1,4 @@
-"""What a process keeps of the environment that it was started in, where that would lead it elsewhere."""
+"""Corrects variables of a process's environment that lead git or a proxy elsewhere."""
 
 import contextlib
 import re
@@ -18,7 +18,7 @@ OF_ANOTHER_REPOSITORY = (
 
 
 def forget_repository(environment: MutableMapping[str, str]) -> None:
-    """Removes what leads git to another repository: its hooks have that, and a shell may."""
+    """Removes what leads git to another repository: hooks of git are started with such variables."""
     for name in OF_ANOTHER_REPOSITORY:
         environment.pop(name, None)
 

@@ -265,7 +265,7 @@ def loss_of(workload: Any, *, progress: TrainingProgress) -> "Callable[[nn.Modul
 
 
 def collated(dataset: Any, samples: list[Any]) -> Batch:
-    """Returns the batch of samples that were read one by one, by `collate` of the data set if it has that."""
+    """Returns the batch of single samples, by `collate` of the data set or else by torch's own."""
     from torch.utils.data import default_collate
 
     return dataset.collate(samples) if hasattr(dataset, "collate") else default_collate(samples)

@@ -163,7 +163,7 @@ def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Ite
 
 
 def _leave_the_terminal() -> None:
-    """Keeps a terminal for the log, of which this process reads nothing and which sends it no signals."""
+    """Leaves the terminal open for the log alone: this process reads no input and gets no signals from it."""
     for number in (1, 2):
         if os.isatty(number):
             try:

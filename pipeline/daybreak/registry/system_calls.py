@@ -32,7 +32,7 @@ TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into the termina
 
 Instruction = tuple[int, int, int, int]  # operation, steps if so, steps if not, constant
 
-# Per machine: AUDIT_ARCH_* (linux/audit.h), and in which column of NUMBERS its calls are.
+# Per machine: AUDIT_ARCH_* (linux/audit.h), and the column of the tables below that has its calls.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 # A number is -1 where the machine does not have the call.
 EXAMINED = {
@@ -152,7 +152,7 @@ def _returns(value: int) -> Instruction:
 
 
 def _call(number: int, then: list[Instruction]) -> list[Instruction]:
-    """Returns what is done at one call, which must end in a return; the others go on after it."""
+    """Returns the steps for one call, the last of which returns; other calls go on after them."""
     return [(IF_EQUAL, 0, len(then), number), *then]
 
 

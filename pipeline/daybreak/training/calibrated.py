@@ -77,9 +77,9 @@ def calibrated(
 
 
 def try_calibrator(workload: Any, model: torch.nn.Module, batch: Any) -> None:
-    """Fits the calibrator on one batch, as what it does not take would else be said after training.
+    """Fits the calibrator on one batch, so that chances of the wrong form are refused before training.
 
-    What `predictions` returns says nothing of that, as it is calibrated. Raises ParamsError.
+    `predictions` cannot show them, as its values are calibrated. Raises ParamsError.
     """
     calibrator = getattr(workload, "calibrator", None)
     if calibrator is None:

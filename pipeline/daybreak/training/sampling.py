@@ -171,7 +171,7 @@ class SampleOrder:
         return min(number, self._last_window(epoch))
 
     def _last_window(self, epoch: int) -> int:
-        """Returns the last window of an epoch, which has those beyond it that would be less than a batch."""
+        """Returns the last window of an epoch, with the samples after it that would be less than a batch."""
         own = self.num_samples - self._head(epoch) - self._least
         return max(0, own) // (WINDOW * self._batch_size)
 

@@ -61,7 +61,7 @@ def serve(home: Home, *, host: str, port: int) -> None:
     import uvicorn
 
     settings, token = home.params.section(RouterParams), os.environ.get("DAYBREAK_TOKEN", "")
-    is_local = host in server.LOOPBACK
+    is_local = server.is_loopback(host)
     listening = server.listen(host, port)
     app = make_app(homes.lead_of(home.folder), settings, token=token, loopback=is_local)
     if not is_local and not token:

@@ -13,7 +13,7 @@ from daybreak.storage.home import Home
 
 
 def checks(home: Home, loaded: Params) -> Iterator[tuple[str, bool, str]]:
-    """Yields a sentence on each setting: its values, or what refuses one of them."""
+    """Yields a sentence on each setting: its values, or the error that one of them causes."""
     space = loaded.section(SearchParams).space
     if space and importlib.util.find_spec("optuna") is None:
         yield "search", False, "optuna is not installed; pip install 'daybreak[search]'"

@@ -311,7 +311,7 @@ def _rates(groups: Iterable[dict[str, Any]]) -> list[float | None]:
 
 
 def _check_independent(trial: TrialModel, batch: Batch, size: int) -> None:
-    """Raises ParamsError where the loss of a sample, or what it is encoded as, depends on others in its pass.
+    """Raises ParamsError where the loss or the encoding of a sample depends on others in its pass.
 
     Where it is drawn at random, or moves buffers, as mixup and running means do, that is a note: passes of
     another size then differ by what they draw.
