@@ -162,7 +162,7 @@ def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
 
 
 def test_a_rollback_killed_at_any_step_goes_back_once(
-    folder_target: FolderTarget, settings: Params, home_of_two: Path
+    home_of_two: Path, folder_target: FolderTarget, settings: Params
 ) -> None:
     heard = home_of_two.with_name("heard")
     (home_of_two / "params.yaml").write_text(
