@@ -52,8 +52,8 @@ from daybreak.storage.source_code import frame_digest, source_digest
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
 from daybreak.training.recipe import CHAMPION, Recipe, WarmStart, course
+from daybreak.training.trained_model import write_facts
 from daybreak.training.trainer import Trainer
-from daybreak.training.worker import write_facts
 from tests.training.recipes import recipe
 
 BASELINE = "baseline/"

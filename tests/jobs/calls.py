@@ -9,7 +9,7 @@ from daybreak.jobs import launcher
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.storage.home import Home
 from daybreak.training.recipe import Recipe, Result
-from daybreak.training.worker import write_facts
+from daybreak.training.trained_model import write_facts
 from tests.training import nights
 
 NIGHT = nights.night(seconds=24 * 3600)

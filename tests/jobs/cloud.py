@@ -28,8 +28,9 @@ from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import checkpoint
 from daybreak.training.recipe import END_BY, Recipe, Result
+from daybreak.training.supervision import ended_early_by
+from daybreak.training.trained_model import write_facts
 from daybreak.training.trainer import Trainer
-from daybreak.training.worker import ended_early_by, write_facts
 from tests.fakes import AtOnce, CountingEngine
 from tests.jobs import plans, stock
 from tests.jobs.stock import LATE_S, Stock

@@ -20,7 +20,7 @@ from daybreak.jobs.collector import MODEL
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage.home import Home
-from daybreak.training import worker
+from daybreak.training import supervision
 from daybreak.training.recipe import MOVING, Progress
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
@@ -122,7 +122,7 @@ def test_a_job_whose_heartbeats_find_no_room_on_the_disk_is_no_hang():
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        worker._report(path, beat)
+        supervision._report(path, beat)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     at = NIGHT.started_at.timestamp() + 600

@@ -17,8 +17,9 @@ from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, moments, worker_errors
 from daybreak.training.recipe import AVERAGE, BEST, NEWEST, Recipe, Result
+from daybreak.training.supervision import ended_early_by
+from daybreak.training.trained_model import complete_model
 from daybreak.training.validation import finite
-from daybreak.training.worker import complete_model, ended_early_by
 
 log = logging.getLogger(__name__)
 

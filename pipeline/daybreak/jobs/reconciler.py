@@ -34,7 +34,7 @@ from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import worker_errors
 from daybreak.training.recipe import MOVING, Recipe, Result
-from daybreak.training.worker import ended_early_by
+from daybreak.training.supervision import ended_early_by
 
 log = logging.getLogger(__name__)
 

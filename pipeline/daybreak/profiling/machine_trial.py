@@ -22,7 +22,7 @@ from daybreak.contract.record_parts import Check, Record, Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.profiling import short_job
 from daybreak.storage.home import Home
-from daybreak.training import gpus, worker
+from daybreak.training import gpus, supervision
 from daybreak.training.termination import die_with_parent
 
 LIMIT_S = 900.0  # to wait for a machine, start it, and measure
@@ -93,7 +93,7 @@ def judged(result: MachineTrial, machine: Machine, *, rental: Rental) -> Sequenc
 def main(folder: Path) -> None:
     """Measures this machine, and writes the record to `folder`."""
     die_with_parent()
-    sys.excepthook = lambda kind, error, trace: worker.leave_error(folder, 0, error)
+    sys.excepthook = lambda kind, error, trace: supervision.leave_error(folder, 0, error)
     began = time.monotonic()
     gpus.check()
     import torch  # takes seconds to import
@@ -119,5 +119,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    worker.set_up_process()
+    supervision.set_up_process()
     main(Path(sys.argv[1]))

@@ -10,14 +10,14 @@ from pathlib import Path
 from daybreak.contract import records
 from daybreak.profiling.profile_stage import ProfileRequest
 from daybreak.storage.home import Home
-from daybreak.training import gpus, worker
+from daybreak.training import gpus, supervision
 from daybreak.training.termination import die_with_parent
 
 
 def main(folder: Path) -> None:
     """Measures the job described in `folder`, and writes profile.json there."""
     die_with_parent()
-    sys.excepthook = lambda kind, error, trace: worker.leave_error(folder, 0, error)
+    sys.excepthook = lambda kind, error, trace: supervision.leave_error(folder, 0, error)
     gpus.check()
     from daybreak.profiling import profiler  # torch takes seconds to import
 
@@ -35,5 +35,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    worker.set_up_process()
+    supervision.set_up_process()
     main(Path(sys.argv[1]))

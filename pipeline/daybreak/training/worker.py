@@ -12,62 +12,44 @@ Exit status 0: result.json exists; 143: told to end, and saved; 1: see errors.js
 Torch is imported late, so that a worker without work, or without a parent, ends at once.
 """
 
-import json
 import logging
 import math
 import os
-import resource
-import shutil
 import signal
 import subprocess
 import sys
-import traceback
-from collections.abc import Callable, Sequence, Sized
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Sized
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from daybreak import hooks
-from daybreak.contract import clock, disk, records
-from daybreak.contract.errors import DataError, JobError, NotFinite, PipelineError
+from daybreak.contract import clock, records
+from daybreak.contract.errors import DataError, JobError
 from daybreak.contract.record_parts import Epoch
 from daybreak.contract.sections import Plug
-from daybreak.contract.workload import STATE, Workload, has_estimator, is_over_batch, own_schedule
-from daybreak.storage import jsonl
+from daybreak.contract.workload import Workload, has_estimator, is_over_batch, own_schedule
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
-from daybreak.training.recipe import (
-    END_BY,
-    MOVING,
-    Averaging,
-    Clipping,
-    Progress,
-    Recipe,
-    Result,
-    WarmStart,
+from daybreak.training.recipe import Averaging, Clipping, Recipe, WarmStart
+from daybreak.training.supervision import (
+    Supervision,
+    check_attempt,
+    note_start,
+    record_errors,
+    set_up_process,
 )
-from daybreak.training.termination import Termination, die_with_parent, sigterm_blocked
-from daybreak.training.watchdog import Watchdog
+from daybreak.training.termination import die_with_parent, sigterm_blocked
+from daybreak.training.trained_model import WEIGHTS, Trained, check_finite, export, parameters_of
 from daybreak.training.worker_keys import clipping_of, expect_batches_alike
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.engine import TorchEngine
-    from daybreak.training.estimator_engine import EstimatorEngine
-    from daybreak.training.trainer import RunOutcome
-    from daybreak.training.validation import Validator
-    from daybreak.training.weight_average import WeightAverage
-
-    AnyEngine = TorchEngine | EstimatorEngine
+    from daybreak.training.supervision import AnyEngine
 
 log = logging.getLogger(__name__)
-
-WEIGHTS = "model.safetensors"
 
 
 def main(folder: Path) -> int:
@@ -75,7 +57,7 @@ def main(folder: Path) -> int:
     clock.follow(Path.cwd())
     _die_with_torchrun()
     rank = int(os.environ.get("RANK", "0"))
-    _record_errors(folder)
+    record_errors(folder)
     if (folder / "result.json").exists():
         return 0
     if worker_errors.hopeless(folder):
@@ -96,8 +78,8 @@ def main(folder: Path) -> int:
         if recipe.carries_optimizer:  # which estimator_keys.py refuses for what is no network
             kept = cast("TorchEngine", trained.engine).updater.save()
         if rank == 0:
-            _check_attempt(folder)
-            _check_finite(weights, _parameters(trained.engine), update=trained.outcome.num_updates)
+            check_attempt(folder)
+            check_finite(weights, parameters_of(trained.engine), update=trained.outcome.num_updates)
             num_validated = recipe.validation.num_samples if trained.scores else 0
             weights = calibrated(
                 weights,
@@ -107,26 +89,11 @@ def main(folder: Path) -> int:
                 num_validated=num_validated,
                 alive=trained.alive,
             )
-            _export(folder, recipe, weights, trained, kept=kept)
+            export(folder, recipe, weights, trained, kept=kept)
     return 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trained:
-    """A run that has ended, and the engine that took its updates."""
-
-    engine: "AnyEngine"
-    workload: Workload
-    dataset: Sized  # that it trains on
-    model: "Validator | WeightAverage | AnyEngine"  # which has its weights
-    scores: tuple[tuple[int, float], ...]  # of its validations
-    outcome: "RunOutcome"
-    warm: bool  # it began from the champion's weights
-    epochs: tuple[Epoch, ...]  # whose samples are proven
-    alive: Callable[[], None]  # shows that what follows is no hang
-
-
-def _train(folder: Path, recipe: Recipe) -> _Trained:
+def _train(folder: Path, recipe: Recipe) -> Trained:
     """Trains from the newest checkpoint, or from the start, until the run ends or is told to stop."""
     from daybreak.training import moments
     from daybreak.training.checkpoint_copies import CheckpointCopies
@@ -137,7 +104,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
     from daybreak.training.weight_average import WeightAverage
 
     gpus.check()
-    supervision = _Supervision(folder, hang_after_s=recipe.hang_after_s)
+    supervision = Supervision(folder, hang_after_s=recipe.hang_after_s)
     workload: Workload = Plug(use=recipe.workload, **recipe.arguments).make()
     expect_batches_alike(recipe.batch_by, workload)
     engine, dataset = _engine(recipe, workload, supervision.alive)
@@ -171,7 +138,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         folder=folder / "checkpoints",
         epoch_samples=epoch_samples,
         sampling=Sampling.of(dataset),
-        parameters=_parameters(engine),
+        parameters=parameters_of(engine),
         told_to_stop=supervision.told_to_stop,
         report=partial(supervision.report, engine),
         memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
@@ -204,7 +171,7 @@ def _train(folder: Path, recipe: Recipe) -> _Trained:
         trainer.save()
         trainer.saver.wait()
         epochs = trainer.audit.proven() if engine.rank == 0 else ()
-    return _Trained(
+    return Trained(
         engine=engine,
         workload=workload,
         dataset=dataset,
@@ -268,56 +235,6 @@ def _try_calibrator(engine: "TorchEngine", workload: Workload, dataset: Sized, r
     try_calibrator(workload, engine.model, to(read(dataset, samples), engine.device))
 
 
-class _Supervision:
-    """Tells others how training goes on, and training when it has to end.
-
-    The watchdog ends a worker that hangs, SIGTERM one that is to save first, and the launcher may set a time.
-    """
-
-    def __init__(self, folder: Path, *, hang_after_s: float) -> None:
-        rank = int(os.environ.get("RANK", "0"))
-        self._folder = folder
-        self._watchdog = Watchdog(
-            hang_after_s=hang_after_s,
-            on_hang=lambda message: worker_errors.leave(folder, message, rank=rank),
-        )
-        self._termination = Termination()
-        self._limit = _Limit(folder)
-        self._device_use = _DeviceUse()
-
-    def begin(self, *, update: Callable[[], int]) -> None:
-        """Holds SIGTERM back and watches for hangs from now on; an error is recorded with its update."""
-        self._limit.poll()
-        self._termination.listen()
-        self._watchdog.start()
-        _record_errors(self._folder, update=update)
-
-    def end(self) -> None:
-        """Stops watching, after the last update."""
-        _record_errors(self._folder)
-        self._watchdog.stop()
-
-    def alive(self) -> None:
-        """Shows that a worker without an update is not a hang."""
-        self._watchdog.alive()
-        (self._folder / MOVING).touch()
-
-    def told_to_stop(self) -> bool:
-        """Returns whether SIGTERM has come; called before each update, which the watchdog sees by it."""
-        self._watchdog.beat()
-        return self._termination()
-
-    def end_by(self) -> float:
-        """Returns the time to end by, in seconds since 1970; infinity where the launcher has set none."""
-        return self._limit.time
-
-    def report(self, engine: "AnyEngine", progress: Progress) -> None:
-        """Writes a heartbeat, and reads the time to end by again."""
-        self._limit.poll()
-        use = self._device_use.since_last(progress.time.timestamp(), waited_s=engine.waited_s)
-        _report(self._folder, replace(progress, device=engine.devices, device_use=use))
-
-
 def _newest(
     checkpoints: Path, folder: Path, recipe: Recipe, engine: "AnyEngine", copies: "CheckpointCopies | None"
 ) -> Path | None:
@@ -378,124 +295,6 @@ def _start_warm(engine: "AnyEngine", start: WarmStart) -> bool:
     return warm
 
 
-def _export(
-    folder: Path,
-    recipe: Recipe,
-    weights: dict[str, "Tensor"],
-    trained: _Trained,
-    *,
-    kept: "tuple[dict[str, Tensor], Any] | None",
-) -> None:
-    """Writes the model, then the result, each whole or not at all."""
-    from daybreak.training import checkpoint, moments
-
-    engine, outcome = trained.engine, trained.outcome
-    stopped_by: Literal["finished", "validation"]
-    stopped_by = "validation" if outcome.stopped_by == "validation" else "finished"
-    fresh = folder / f".model.{os.getpid()}"
-    fresh.mkdir()
-    checkpoint.write_tensors(fresh / "model.safetensors", weights)
-    if kept:
-        moments.write(fresh, *kept)
-    digest = complete_model(fresh, recipe, seen=outcome.seen)
-    disk.sync(fresh)
-    shutil.rmtree(folder / "model", ignore_errors=True)
-    fresh.rename(folder / "model")
-    result = Result(
-        model_digest=digest,
-        num_samples=outcome.seen,
-        num_updates=outcome.num_updates,
-        stopped_by=ended_early_by(folder, recipe) if outcome.stopped_by == "deadline" else stopped_by,
-        validations=trained.scores,
-        warm=trained.warm,
-        ended_at=clock.utc(),
-        epochs=trained.epochs,
-        noise_scale=outcome.noise_scale,
-        device=engine.devices,
-        sync=engine.sync,
-        short_of_memory=engine.short_of_memory,
-        num_skipped=engine.num_skipped,
-    )
-    records.write(result, folder)
-
-
-def complete_model(folder: Path, recipe: Recipe, *, seen: int) -> str:
-    """Lays beside a model's weights what loading needs: facts and state; returns the digest of all."""
-    write_facts(folder, recipe, seen=seen)
-    if (state := Path(recipe.arrays) / STATE).exists():
-        shutil.copytree(state, folder / STATE)
-    return records.digest(folder)
-
-
-def write_facts(folder: Path, recipe: Recipe, *, seen: int) -> None:
-    """Writes `model.json`: how to construct the model that the tensors beside it belong to."""
-    facts = {
-        "workload": recipe.workload,
-        "arguments": recipe.arguments,
-        "seen": seen,
-        "data_digest": recipe.data_digest,
-        "last_day": recipe.last_day.isoformat(),
-    }
-    if recipe.last_trained_day:
-        facts["last_trained_day"] = recipe.last_trained_day.isoformat()
-    if recipe.tuning.band_rate:
-        facts["band_rate"] = recipe.tuning.band_rate
-    records.replace_text(folder / "model.json", json.dumps(facts, indent=2) + "\n")
-
-
-def ended_early_by(folder: Path, recipe: Recipe) -> Literal["deadline", "budget"]:
-    """Returns which of the two limits came first."""
-    limit = _Limit(folder)
-    limit.poll()
-    return "budget" if limit.time < recipe.train_until.timestamp() else "deadline"
-
-
-class _Limit:
-    """The time to end by that the launcher has set; infinity where it has set none."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / END_BY
-        self.time = math.inf
-        self.poll()
-
-    def poll(self) -> None:
-        """Reads the time again."""
-        self.time = math.inf
-        with suppress(FileNotFoundError):  # the launcher may just have removed it
-            self.time = json.loads(self._path.read_text())["time"]
-
-
-class _DeviceUse:
-    """The share of the time in which the device of worker 0 did not wait for samples."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, float] | None = None
-
-    def since_last(self, now: float, *, waited_s: float | None) -> float | None:
-        """Returns the share since the call before; None at the first one, and where nothing is known."""
-        if waited_s is None:
-            return None
-        before, self._before = self._before, (now, waited_s)
-        if before is None or now <= before[0]:
-            return None
-        return max(0.0, 1 - (waited_s - before[1]) / (now - before[0]))
-
-
-def _report(folder: Path, progress: Progress) -> None:
-    _check_attempt(folder)
-    if not jsonl.append(folder / "progress.jsonl", json.loads(records.dumps(progress))):
-        with suppress(OSError):
-            (folder / MOVING).touch()  # takes no space, and shows the launcher that this is not a hang
-            os.utime(folder / MOVING, (clock.now(), clock.now()))
-
-
-def _check_attempt(folder: Path) -> None:
-    """Raises JobError if the job was restarted meanwhile: the new workers own the folder."""
-    own, path = os.environ.get(worker_errors.ATTEMPT), folder / "attempt"
-    if own and path.exists() and path.read_text() != own:
-        raise JobError(f"job {folder.name} was started again; this worker belongs to an older start and ends")
-
-
 def _tracking(folder: Path, recipe: Recipe) -> ExitStack:
     """Starts live metrics in a separate process, so that MLflow cannot slow training down."""
     stack = ExitStack()
@@ -507,57 +306,12 @@ def _tracking(folder: Path, recipe: Recipe) -> ExitStack:
     return stack
 
 
-def note_start(folder: Path) -> None:
-    """Records that the first worker of a job began, and since when its machine has been there."""
-    booted_at = datetime.fromtimestamp(clock.booted_at(), UTC)
-    line = {"time": clock.utc().isoformat(), "booted_at": booted_at.isoformat()}
-    line["attempt"] = os.environ.get(worker_errors.ATTEMPT, "")
-    jsonl.append(folder / "starts.jsonl", line)
-
-
-def _record_errors(folder: Path, *, update: Callable[[], int | None] = lambda: None) -> None:
-    """Lets an error that ends this process leave a record, with the update that it was taking."""
-    rank = int(os.environ.get("RANK", "0"))
-    sys.excepthook = lambda kind, error, trace: leave_error(folder, rank, error, update=update())
-
-
-def leave_error(folder: Path, rank: int, error: BaseException, *, update: int | None = None) -> None:
-    """Records what ended this worker in errors.jsonl, and prints it."""
-    worker_errors.leave(folder, error, rank=rank, update=update)
-    if isinstance(error, PipelineError):
-        log.error("%s: %s", type(error).__name__, error)
-    else:
-        traceback.print_exception(error)
-
-
-def _parameters(engine: "AnyEngine") -> list[str]:
-    """Returns the names of the weights that are learned; buffers such as masks may hold infinities."""
-    return [name for name, _ in engine.model.named_parameters()]
-
-
-def _check_finite(weights: dict[str, "Tensor"], parameters: Sequence[str], *, update: int) -> None:
-    """Raises NotFinite where the last update left such a weight, which no loss has shown."""
-    for name in parameters:
-        if not weights[name].isfinite().all():
-            raise NotFinite(
-                f"weight {name} is not finite after update {update}, the last one, though its loss is; look "
-                f"for a gradient that is not (a root or a logarithm of 0), or lower train.rate",
-                update=update,
-            )
-
-
 def _die_with_torchrun() -> None:
     """Lets no orphan train beside a new start. Raises JobError where torchrun has already ended."""
     parent = os.getppid()
     die_with_parent()
     if os.getppid() != parent or parent == 1:
         raise JobError("torchrun has ended before its worker began; the job is started again")
-
-
-def set_up_process() -> None:
-    """Sends logs to standard error, and turns off core dumps, which could fill the disk."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from daybreak.registry.weights import load_model
 from daybreak.training import checkpoint, tuning
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
-from daybreak.training.worker import write_facts
+from daybreak.training.trained_model import write_facts
 from tests.training.recipes import recipe
 
 LAYERS: list[tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = [

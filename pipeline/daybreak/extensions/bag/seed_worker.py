@@ -30,7 +30,7 @@ from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag, Event
 from daybreak.extensions.bag.reuse import Reuse
 from daybreak.extensions.bag.state import BagState
-from daybreak.training import worker
+from daybreak.training import supervision
 from daybreak.training.termination import die_with_parent
 
 ORDER = "job.json"  # in the folder of the lease, so that it goes where the job goes
@@ -68,7 +68,7 @@ class Worker:
         self._began = time.monotonic()
         self._run: subprocess.Popen[bytes] | None = None
         self._stopped = False
-        worker.note_start(folder)  # by which a machine that is rented is billed
+        supervision.note_start(folder)  # by which a machine that is rented is billed
 
     def work(self) -> int:
         """Runs seeds and returns the exit status: 0 where the machine is not needed any more."""
