@@ -23,6 +23,7 @@ from daybreak import (
 from daybreak.storage.home import Home
 
 ENTRYPOINT = "daybreak.backends.entrypoint"
+CAUSES = {128 + signal.SIGTERM: "killed"}  # or at its time
 MACHINE = next(machine for machine in rented_machines() if machine.name == "n2-standard-8")
 
 
@@ -130,11 +131,10 @@ class SmallPlace(Renting):
         status = thing.process.poll()
         if status is not None and thing.ended_at is None:
             thing.ended_at = datetime.now(UTC)
-        lost = thing.taken or status == 128 + signal.SIGTERM  # ended at its time
         return Rented(
             name=name,
             state="running" if status is None else "ended" if status else "succeeded",
-            cause="preempted" if lost else "error",
+            cause="preempted" if thing.taken else CAUSES.get(status, "error"),
             status=status,
             attempt=thing.labels["attempt"],
             job=thing.labels["job"],

@@ -129,16 +129,13 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     return Place(backend(), job, preempt, lambda: None, f"thing-7 {tmp_path / 'none'}", backend)
 
 
-@pytest.fixture(
-    params=[
-        local,
-        small,
-        pytest.param(vertex, marks=pytest.mark.slow),
-        pytest.param(slurm, marks=pytest.mark.slow),
-        pytest.param(kubernetes, marks=pytest.mark.slow),
-        pytest.param(job_sets, marks=pytest.mark.slow),
-    ]
-)
+RENTED = [
+    small,
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in (vertex, slurm, kubernetes, job_sets)),
+]
+
+
+@pytest.fixture(params=[local, *RENTED])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     made: Place = request.param(tmp_path, request)
     return made
@@ -218,9 +215,24 @@ def test_cancel_of_what_has_ended_or_never_was_is_no_error(place):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", [local], indirect=True)  # of others, the next test
 def test_a_job_ends_after_its_time_even_if_nobody_asks(place):
     handle = place.backend.submit(place.job("exec sleep 60", timeout_s=1))
     assert end(place.backend, handle) == "preempted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", RENTED, indirect=True)
+def test_an_end_from_outside_is_told_apart_from_the_time_limit(place, tmp_path):
+    for name, script, timeout_s in (
+        ("a", "kill -TERM $PPID; exec sleep 60", 3600),
+        ("b", "exec sleep 60", 1),
+    ):
+        handle = place.backend.submit(place.job(script, name=name, timeout_s=timeout_s))
+        assert end(place.backend, handle) == "preempted"
+    first, second = [line["error"] for line in read_lines(tmp_path / "job" / "errors.jsonl")]
+    assert first.startswith("job a was killed on ")
+    assert second.startswith("job b was ended after its time")
 
 
 def test_a_job_for_a_machine_that_it_does_not_have_is_refused_before_anything_starts(place, tmp_path):

@@ -12,6 +12,7 @@ from daybreak.contract.backend import JobState
 from daybreak.contract.record_parts import Rental
 
 CANCELLED, GONE, NOT_TAKEN = "cancelled", "gone", "not taken"
+KILLED, OVERTIME = "killed", "overtime"
 GOES_ON = "it goes on from its last checkpoint"
 NEXT = "the plan's next machine is asked for"
 
@@ -31,7 +32,7 @@ COMMON: Mapping[str, Fault] = MappingProxyType(
         "preempted": Fault(
             state="preempted", text=f"job {{job}} was preempted on {{machine}}{{said}}; {GOES_ON}"
         ),
-        "killed": Fault(state="preempted", text=f"job {{job}} was killed on {{machine}}{{said}}; {GOES_ON}"),
+        KILLED: Fault(state="preempted", text=f"job {{job}} was killed on {{machine}}{{said}}; {GOES_ON}"),
         CANCELLED: Fault(
             state="preempted", text=f"job {{job}} was cancelled{{said}}; {GOES_ON} if submitted"
         ),
@@ -39,7 +40,7 @@ COMMON: Mapping[str, Fault] = MappingProxyType(
         NOT_TAKEN: Fault(
             state="refused", text=f"{{place}} does not take job {{job}} on {{machine}}{{said}}; {NEXT}"
         ),
-        "overtime": Fault(
+        OVERTIME: Fault(
             state="preempted",
             text="job {job} was ended after its time{said}; its last checkpoint is what the night has; "
             "allow more by night.train_hours",

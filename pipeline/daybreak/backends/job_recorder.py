@@ -5,9 +5,10 @@ While the place does not answer, the journal gives the last known state, so that
 
 import logging
 from dataclasses import replace
+from datetime import timedelta
 
 from daybreak.backends import staging, submission_journal
-from daybreak.backends.faults import CANCELLED, fault_sentence
+from daybreak.backends.faults import CANCELLED, KILLED, OVERTIME, fault_sentence
 from daybreak.backends.place import Refused, RentalPlace, Rented, Unreachable
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract import clock
@@ -17,6 +18,7 @@ from daybreak.training import worker_errors
 
 log = logging.getLogger(__name__)
 
+CLOCKS = timedelta(seconds=30)  # by which the clocks of a machine and of its place may differ
 REFUSED = "refused"  # instead of the place's name of a job, for a request that did not become one
 
 
@@ -75,6 +77,8 @@ class JobRecorder:
             return "succeeded"
         self.journal.change(submission.name, **times)
         why = cause or ended.cause
+        if why == KILLED and _is_after_its_time(ended, submission):
+            why = OVERTIME
         return self.explain(submission, why, said=ended.said, status=ended.status)
 
     def _waits_in_vain(self, rented: Rented, submission: Submission) -> bool:
@@ -151,3 +155,13 @@ class JobRecorder:
     def is_others(self, submission: Submission) -> bool:
         """Returns whether the home that this one was copied from asked for the job."""
         return bool(submission.home) and submission.home != self.place.home_token
+
+
+def _is_after_its_time(ended: Rented, submission: Submission) -> bool:
+    """Returns whether a job ended when its time was over.
+
+    A machine ends its module by the same signal as whoever ends the job from outside (node.py), so that the
+    exit status does not tell the two apart.
+    """
+    until = submission_journal.moment(submission.until)
+    return bool(ended.ended_at and until and ended.ended_at > until - CLOCKS)

@@ -37,6 +37,7 @@ class Submission(Request):
     job: str
     rental: Rental
     asked_at: str  # ISO; of the last request
+    until: str = ""  # ISO; when it ends by itself; "" of a job that is known from its place only
     state: JobState = "queued"
     there_at: str = ""  # when its machines were there, where the place says so
     started_at: str = ""
@@ -55,10 +56,10 @@ class Submission(Request):
         """The time that machines were rented for, and is paid for."""
         return Stretch(
             rental=self.rental,
-            asked=_time(self.asked_at),
-            started=_time(self.started_at),
-            ended=_time(self.ended_at),
-            there=_time(self.there_at),
+            asked=moment(self.asked_at),
+            started=moment(self.started_at),
+            ended=moment(self.ended_at),
+            there=moment(self.there_at),
         )
 
 
@@ -121,5 +122,6 @@ def usd(folder: Path, machines: Callable[[], Sequence[Machine]]) -> float | None
         return None
 
 
-def _time(text: str) -> datetime | None:
+def moment(text: str) -> datetime | None:
+    """Returns a time of a submission; None where it is not known."""
     return datetime.fromisoformat(text) if text else None

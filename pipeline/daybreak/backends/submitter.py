@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from daybreak.backends import staging
@@ -77,7 +77,12 @@ class Submitter:
             left_s=left_s(job, now),
         )
         submission = Submission(
-            name=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat(), home=place.home_token
+            name=attempt,
+            job=job.name,
+            rental=job.rental,
+            asked_at=now.isoformat(),
+            until=datetime.fromtimestamp(request.until, UTC).isoformat(),
+            home=place.home_token,
         )
         replace_text(journal.folder / "attempt", attempt)
         if place.bucket and (journal.folder / "job.json").exists():

@@ -39,7 +39,7 @@ EXITED = "The replica workerpool0-0 exited with a non-zero status of"
             "ran out of the memory of g2-standard-8 .*; name a machine with",
         ),
         (("FAILED", 3, f"{EXITED} 137.", True), "out of memory", "failed", True, "ran out of the memory"),
-        (("FAILED", 3, f"{EXITED} 143.", True), "overtime", "preempted", False, "after its time"),
+        (("FAILED", 3, f"{EXITED} 143.", True), "killed", "preempted", False, "was killed on .*; it goes on"),
         (
             ("FAILED", 5, "Image eu.example/x:1 not found.", False),
             "no such thing",
@@ -98,7 +98,7 @@ def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, pa
     [
         (f"{EXITED} 1. Termination reason: Error.", "user error", "failed"),
         (f"{EXITED} 137. Termination reason: OOMKilled.", "out of memory", "failed"),
-        (f"{EXITED} 143. Termination reason: Error.", "overtime", "preempted"),
+        (f"{EXITED} 143. Termination reason: Error.", "killed", "preempted"),
         (
             "The replica workerpool0-0 ran out-of-memory and exited with a non-zero status of 247.",
             "out of memory",
@@ -160,7 +160,7 @@ def test_before_a_job_ran_only_the_first_line_of_the_service_counts(printed):
         (143, "Preempted", "preempted"),
         (143, "OOMKilled", "out of memory"),
         (137, "Error", "out of memory"),
-        (143, "Error", "overtime"),
+        (143, "Error", "killed"),
     ],
 )
 def test_the_reason_of_a_termination_comes_before_the_exit_status(status, reason, kind):

@@ -33,6 +33,7 @@ Kind = Literal[
     "out of memory",
     "preempted",
     "cancelled",
+    "killed",
     "overtime",
     "internal",
 ]
@@ -44,8 +45,8 @@ EXITED = re.compile(
 LOW_ON_MEMORY = re.compile(
     r"^(?:The )?Replicas? (?:workerpool\d+-\d+ )?(?:ran out-of-memory|low on memory)\b", re.I
 )
-# 137 is SIGKILL, as for memory; 143: ended on SIGTERM by entrypoint.py. Others: user error.
-STATUSES: dict[int, Kind] = {137: "out of memory", 143: "overtime"}
+# 137 is SIGKILL, as for memory; 143: ended on SIGTERM. Others: user error.
+STATUSES: dict[int, Kind] = {137: "out of memory", 143: "killed"}
 REASONS: dict[str, Kind] = {"oomkilled": "out of memory", "preempted": "preempted", "evicted": "preempted"}
 ENDS: dict[str, Kind] = {"EXPIRED": "expired", "CANCELLED": "cancelled"}
 USED_UP = 8
