@@ -91,17 +91,27 @@ def test_a_setting_that_was_not_found_may_be_set_for_a_night_beside_one_that_was
     assert rate_of_night(home, day=FIRST, set=["train.epochs=3"]) == 0.05
 
 
-def test_the_night_after_one_that_failed_with_what_was_found_trains_without(home: Home) -> None:
+def test_what_was_found_is_dropped_after_nights_that_failed_with_it(home: Home) -> None:
     searched(home, 1), searched(home, 2)
-    assert rate_of_night(home, day=FIRST) == 0.05
-    runner.run(home, "close")
-    assert rate_of_night(home, day=FIRST + timedelta(days=1)) == 0.000001
-    runner.run(home, "close")
-    late = FIRST + timedelta(days=2)
-    assert rate_of_night(home, day=late) == 0.05
+    found = proposal.read(home, home.params).values
+    rates = []
+    for number in range(4):
+        rates.append(rate_of_night(home, day=FIRST + timedelta(days=3 + number)))
+        runner.run(home, "close")
+    assert rates == [0.05, 0.000001, 0.05, 0.000001]
+    assert proposal.read(home, home.params).values == {}
+    proposal.write(home, home.params, found, since=FIRST + timedelta(days=9))
+    assert proposal.read(home, home.params).values == {}
+    proposal.write(home, home.params, {"train.rate": 0.04}, since=FIRST + timedelta(days=9))
+    assert proposal.read(home, home.params).values == {"train.rate": 0.04}
+
+
+def test_what_was_found_is_dropped_when_it_does_not_come_to_serve(home: Home) -> None:
+    searched(home, 1), searched(home, 2)
+    rate_of_night(home, day=FIRST)
     runner.run(home, "close")
     kept = proposal.read(home, home.params)
-    records.write(replace(kept, since=late - timedelta(days=proposal.TESTED_DAYS + 1)), home.var)
+    records.write(replace(kept, since=FIRST - timedelta(days=proposal.TESTED_DAYS + 1)), home.var)
     assert proposal.read(home, home.params).values == {}
 
 

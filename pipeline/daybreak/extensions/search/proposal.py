@@ -22,6 +22,7 @@ from daybreak.storage.home import Home
 
 STUDY = "search.log"  # of all that was tried, beside the record of what was found
 TESTED_DAYS = 60  # that settings are trained for at most if they do not come to serve
+MOST_FAILED = 2  # nights without a version, of those that trained with them; then they are dropped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,13 @@ def read(home: Home, asked: Params) -> ProposedSettings:
 
 
 def _is_over(home: Home, kept: ProposedSettings) -> bool:
-    """Returns whether settings were trained for long enough and do not serve."""
-    last = next(iter(ledger.history(home, 1)), None)
-    if last is None or kept.since is None or (last.night.day - kept.since).days <= TESTED_DAYS:
+    """Returns whether settings that do not serve were trained for long enough, or failed too often."""
+    history = ledger.history(home, TESTED_DAYS)
+    if not history or kept.since is None:
+        return False
+    last, tested = history[0], [entry for entry in history if entry.night.day > kept.since]
+    num_failed = sum(_failed_with(home, entry, kept.values) for entry in tested)
+    if num_failed < MOST_FAILED and (last.night.day - kept.since).days <= TESTED_DAYS:
         return False
     found = params.override(home.folder, assignments(kept.values))
     serves = last.serving.lineage.get("recipe") if last.serving else None
@@ -55,8 +60,12 @@ def _is_over(home: Home, kept: ProposedSettings) -> bool:
 
 
 def write(home: Home, asked: Params, values: Mapping[str, Any], *, since: date) -> None:
-    """Has later nights train with these settings."""
+    """Has later nights train with these settings, as long as they are not dropped."""
     recipe = lineage.recipe(asked.workload, asked.train)
+    before = records.find(ProposedSettings, home.var)
+    # The same study finds again what was dropped: it stays so, by the nights since it was first found.
+    if before and before.since and (before.values, before.recipe) == (dict(values), recipe):
+        since = before.since
     records.write(ProposedSettings(values=dict(values), recipe=recipe, since=since), home.var)
 
 
@@ -77,15 +86,15 @@ def propose(home: Home, asked: Params) -> list[str]:
     if not asked.section(SearchParams).space:
         return []
     values = read(home, home.params).values  # since what a person sets for one night is no edit
-    return [] if values and _failed_with(home, values) else assignments(values)
-
-
-def _failed_with(home: Home, values: Mapping[str, Any]) -> bool:
-    """Returns whether the newest night opened with these settings and made no version."""
     last = next(iter(ledger.history(home, 1)), None)
-    if last is None or last.rollback or last.version:
+    return [] if values and last and _failed_with(home, last, values) else assignments(values)
+
+
+def _failed_with(home: Home, night: ledger.Entry, values: Mapping[str, Any]) -> bool:
+    """Returns whether a night opened with these settings and made no version."""
+    if night.rollback or night.version:
         return False
-    trained = YAML(typ="safe", pure=True).load(branch.text_at(home, last.commit, str(params.FILE)) or "{}")
+    trained = YAML(typ="safe", pure=True).load(branch.text_at(home, night.commit, str(params.FILE)) or "{}")
     parts = [(key.split("."), value) for key, value in values.items()]
     return all(_section(trained, name).get(key) == value for (name, key), value in parts)
 
