@@ -39,6 +39,7 @@ class Attack(NamedTuple):
 TAMPERED = (
     "tests/security/test_tampered.py::test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version"
 )
+PLACED = "tests/security/test_locations.py::test_no_stage_asks_a_place_that_only_mlflow_names"
 WORDS, PAGES = "tests/security/test_words.py::test_", "tests/security/test_pages.py::test_"
 FILES, ARCHIVES = "tests/security/test_files.py::test_", "tests/security/test_archives.py::test_"
 QUERIES, PARAMS = "tests/security/test_queries.py::test_", "tests/security/test_params.py::test_"
@@ -92,6 +93,16 @@ ATTACKS = [
         "verdict",
         "digest in the ledger",
         f"{VERSIONS}a_version_whose_source_was_pointed_at_another_is_refused",
+    ),
+    *(
+        Attack(f"the files of a version are moved to {where}", "secret", "not a place of the home", PLACED)
+        for where in ("another host", "another bucket", "a folder of the user", "..", "another run")
+    ),
+    Attack(
+        "an experiment names another host for what nights write",
+        "secret",
+        "not a place of the home",
+        "tests/security/test_locations.py::test_a_night_writes_to_no_place_that_only_an_experiment_names",
     ),
     Attack(
         "a link among a version's files",

@@ -36,7 +36,6 @@ from daybreak.gate import refit as stage
 from daybreak.jobs import launcher
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry import aliases
-from daybreak.rollout import rot
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.toy.nights import OWN, make_night
@@ -153,7 +152,7 @@ def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_vers
     )
     assert provenance.learned_from(Home.here(), [entry.night.day]) == [2]
     assert faults(ledger.commits(Home.here())) == []
-    assert [one.number for one in rot.versions(Home.here())] == [
+    assert [one.number for one in ledger.versions(Home.here())] == [
         2,
         1,
     ]  # which `audit --deep`, `repair`, `erase` compare

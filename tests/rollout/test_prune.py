@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.record_types import Night, Release
+from daybreak.contract.record_types import Night, Release, Version
 from daybreak.contract.sections import NightParams, RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout.prune import needed, prune
@@ -20,7 +20,7 @@ from daybreak.rollout.rollback import steps_back
 from daybreak.storage import branch, checkout, ledger
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import session
+from daybreak.storage.mlflow_client import find_or_make_run, session
 from tests.minimal_records import minimal_night
 
 NAME = params.load(Path()).register_.name
@@ -107,16 +107,28 @@ def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, d
     digest = put_folder("always", data or f"data of {name}")
     Path("dvc.lock").write_text(f"stages: {{ingest: {{outs: [{{path: data/raw, md5: {digest}}}]}}}}\n")
     records.write(night, records.RUN)
+    if version:
+        register(version, name)
     release = Release(version=version, replaced=serving.version if serving else 0, night=name)
     for variable in ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"):
         monkeypatch.setenv(variable, f"{then:%Y-%m-%dT%H:%M:%S+0000}")
     ledger.commit_night(Home.here(), night, message=name, release=release if version else None)
-    if version:
-        folder = Home.here().folder / "models" / str(version)
-        folder.mkdir(parents=True)
-        (folder / "model.safetensors").write_text("weights")
-        with session(Home.here()) as client:
-            client.create_model_version(NAME, folder.as_uri(), tags={"night": name})
+
+
+def register(number: int, night: str) -> None:
+    """Makes a version of a night in MLflow, and its record."""
+    with session(Home.here()) as client:
+        run = find_or_make_run(Home.here(), client, night)
+        client.log_text(run, f"weights {number}", "model/model.safetensors")
+        client.create_model_version(NAME, f"{client.get_run(run).info.artifact_uri}/model")
+    version = Version(
+        name=NAME, number=number, night=night, data_digest="", model_digest="", run_id=run, files_digest=""
+    )
+    records.write(version, records.RUN)
+
+
+def models(home: Path) -> set[str]:
+    return {path.read_text() for path in (home / "var" / "artifacts").rglob("model.safetensors")}
 
 
 @pytest.fixture
@@ -146,7 +158,7 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
         f"data of {datetime.now(UTC).date() - timedelta(days=days)}" for days in (200, 150, 120)
     }  # 40 served since
     assert before - cached() == old  # that of 40 days ago served since
-    assert {path.name for path in (home / "models").iterdir() if path.exists()} == {"4", "5", "6"}
+    assert models(home) == {"weights 4", "weights 5", "weights 6"}
     with session(Home.here()) as client:
         tags = {int(one.version): aliases.PRUNED in one.tags for one in aliases.versions(client, NAME)}
         assert tags == {1: True, 2: True, 3: True, 4: False, 5: False, 6: False}

@@ -13,6 +13,7 @@ from daybreak.contract import params
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_parts import Rental
+from daybreak.contract.record_types import Version
 from daybreak.rollout import prune
 from daybreak.storage import address, checkout, mlflow_client, snapshots
 from daybreak.storage.home import Home
@@ -54,7 +55,10 @@ def models(home: Path) -> list[str]:
 
 
 def test_a_copy_deletes_the_models_of_the_copy_alone(home: Path, copy: Path) -> None:
-    assert prune._models(Home(copy), "m", {NIGHT}, dry_run=False).num == 1
+    with mlflow_client.session(Home(copy)) as client:
+        run = client.get_model_version("m", "1").source.split("/")[1]
+    version = Version(name="m", number=1, night=NIGHT, data_digest="", model_digest="", run_id=run)
+    assert prune._models(Home(copy), "m", [version], dry_run=False).num == 1
     assert (models(home), models(copy)) == (["weights"], [])
 
 

@@ -63,12 +63,13 @@ def versions(folder: Path) -> tuple[Release, str]:
 
 
 def test_no_note_beside_the_ledger_chooses_the_code_of_a_version(tmp_path: Path) -> None:
-    release, forged = versions(tmp_path / "version")
+    files = Home.here().var / "artifacts" / "version"
+    release, forged = versions(files)
     beside(as_line(erasure(**{release.files_digest: forged})))
     with pytest.raises(ReleaseError, match=f"have digest {forged}, the ledger says {release.files_digest}"):
-        carried_code.fetch(Home.here(), str(tmp_path / "version"), release, into=tmp_path / "into")
+        carried_code.fetch(Home.here(), str(files), release, into=tmp_path / "into")
     erasures.note(Home.here(), erasure(**{release.files_digest: forged}))  # the ledger may
-    assert carried_code.fetch(Home.here(), str(tmp_path / "version"), release, into=tmp_path / "into")
+    assert carried_code.fetch(Home.here(), str(files), release, into=tmp_path / "into")
 
 
 def test_an_erasure_that_nobody_signed_has_no_effect_where_signatures_are_required(home: Path) -> None:

@@ -98,8 +98,10 @@ def named(home: Path, team: TeamServer, monkeypatch: pytest.MonkeyPatch) -> Home
     log_in(monkeypatch, team.url, *ADMIN)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     name = f"churn-{home.parent.name}"
-    register = f"{{tracking_uri: {team.url}, name: {name}, experiment: Of {name}, tags: {{team: crm}}}}"
-    monkeypatch.setattr(nights, "PARAMS", f"{nights.PARAMS}register: {register}\n")
+    register = f"tracking_uri: {team.url}, name: {name}, experiment: Of {name}, tags: {{team: crm}}"
+    if not team.artifacts.startswith("mlflow-artifacts:"):
+        register += f", artifacts: ['{team.artifacts}']"
+    monkeypatch.setattr(nights, "PARAMS", f"{nights.PARAMS}register: {{{register}}}\n")
     (home / "params.yaml").write_text(nights.PARAMS)
     return Home(home)
 

@@ -488,6 +488,9 @@ class RegisterParams(Section):
     """Experiment of MLflow that the runs of nights are in; empty: `daybreak`, or in a fleet its model."""
     tags: dict[str, str] = {}
     """Tags of your own for each run and version, such as `{team: shop}`."""
+    artifacts: tuple[str, ...] = ()
+    """Where your MLflow keeps artifacts that its clients read and write by themselves, such as
+    `[s3://team/mlflow]`; a server that serves them needs none. No file lies anywhere else."""
 
     @field_validator("tags")
     @classmethod

@@ -42,7 +42,7 @@ from daybreak.registry.packaging import Adopted
 from daybreak.registry.register import register_adopted
 from daybreak.registry.team_model import TeamModel
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import session
+from daybreak.storage.mlflow_client import locations, session
 from daybreak.workloads.adopted import PYFUNC, USE
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def admit(
     with tempfile.TemporaryDirectory() as scratch:
         (theirs := Path(scratch) / "theirs").mkdir()
         with session(home):
-            files = carried_code.download(known.uri, theirs)
+            location = locations(home).expect_known_host(carried_code.location_of(known.uri))
+            files = carried_code.download(location, theirs)
         facts = {"workload": USE, "arguments": arguments, "seen": 0, "data_digest": dataset.digest}
         _write_model(files, {**facts, "last_day": str(last)}, archive=Path(scratch) / "pyfunc.zip")
         listed = files / "requirements.txt"

@@ -30,7 +30,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
 from daybreak.contract.record_types import Release, Version
 from daybreak.registry import confined
-from daybreak.storage import erasures
+from daybreak.storage import erasures, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import FRAME, archived_name, listed, workload_files
 
@@ -130,7 +130,7 @@ def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Pat
     Raises ReleaseError where files are missing, differ from the ledger's record, or hold a pickle, which
     loading would run.
     """
-    folder = download(uri, into)
+    folder = download(mlflow_client.locations(home).expect_own(location_of(uri)), into)
     files_digest = wanted.files_digest
     if records.digest(folder) != files_digest:
         files_digest = erasures.now(
@@ -138,6 +138,23 @@ def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Pat
         )  # rows that the version carried may have been erased since
     verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
     return folder
+
+
+def location_of(uri: str) -> str:
+    """Returns where MLflow's database says that the files of a model are.
+
+    Raises ReleaseError where it does not know the model.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.artifact.models_artifact_repo import ModelsArtifactRepository
+
+    if not uri.startswith("models:"):
+        return uri
+    try:
+        return str(ModelsArtifactRepository.get_underlying_uri(uri))  # type: ignore[no-untyped-call]
+    except MlflowException as error:
+        message = without_password(" ".join(str(error).split()))[:200]
+        raise ReleaseError(f"{uri} is not to be had: {message}; look at it in MLflow") from None
 
 
 def download(uri: str, into: Path) -> Path:

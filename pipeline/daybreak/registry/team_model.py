@@ -10,8 +10,9 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
+from daybreak.registry.carried_code import location_of
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import session
+from daybreak.storage.mlflow_client import locations, session
 
 if TYPE_CHECKING:
     from mlflow.models import Model
@@ -53,7 +54,7 @@ def find(home: Home, model: str, columns: Collection[str]) -> TeamModel:
                 else client.get_model_version_by_alias(named["name"], named["alias"])
             )
             uri = f"models:/{named['name']}/{found.version}"
-            described = Model.load(uri)
+            described = Model.load(locations(home).expect_known_host(location_of(uri)))
         except (MlflowException, OSError) as error:
             message = without_password(" ".join(str(error).split()))[:200]
             raise ReleaseError(f"{model} is not to be had: {message}; look at it in MLflow") from None

@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.record_types import Champion, Night
+from daybreak.contract.record_types import Champion, Night, Version
 from daybreak.contract.sections import NightParams, RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout import targets
@@ -30,7 +30,7 @@ from daybreak.rollout.rollback import promotion_of, steps_back
 from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, night_folders
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import session
+from daybreak.storage.mlflow_client import locations, session
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,10 @@ def _pruned(home: Home, nights: NightParams, name: str, *, dry_run: bool) -> Ite
         )
     kept = _kept(home, nights, commits, releases, now)
     yield _cache(home, kept, dry_run=dry_run)
-    yield _models(home, name, closed - {commit.night for commit in kept}, dry_run=dry_run)
+    unneeded = closed - {commit.night for commit in kept}
+    yield _models(
+        home, name, [one for one in ledger.versions(home) if one.night in unneeded], dry_run=dry_run
+    )
     yield from _served(home, name, dry_run=dry_run)
     if not dry_run:
         checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=home.folder)
@@ -187,21 +190,26 @@ def outputs(lock: str) -> list[str]:
     return [out["md5"] for stage in stages.values() for out in stage.get("outs", ()) if "md5" in out]
 
 
-def _models(home: Home, name: str, nights: set[str], *, dry_run: bool) -> Freed:
-    """Deletes the models that these nights registered; the versions stay, with a tag that says so."""
+def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool) -> Freed:
+    """Deletes the models of these versions; the versions stay, with a tag that says so.
+
+    Raises ReleaseError where MLflow names other files than those of the version's own run.
+    """
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    num, num_bytes = 0, 0
+    num, num_bytes, known = 0, 0, locations(home)
     with session(home) as client:
-        for version in aliases.versions(client, name):
-            if version.tags.get("night") not in nights or aliases.PRUNED in version.tags:
+        registered = {int(one.version): one for one in aliases.versions(client, name)}
+        for version in unneeded:
+            found = registered.get(version.number)
+            if found is None or aliases.PRUNED in found.tags:
                 continue
-            files: Any = get_artifact_repository(str(version.source))
+            files: Any = get_artifact_repository(known.expect_own(str(found.source), run_id=version.run_id))
             num, num_bytes = num + 1, num_bytes + _stored(files)
             if not dry_run:
                 files.delete_artifacts()
                 today = f"{datetime.now(UTC):%Y-%m-%d}"
-                client.set_model_version_tag(name, version.version, aliases.PRUNED, today)
+                client.set_model_version_tag(name, str(version.number), aliases.PRUNED, today)
     return Freed(what="models in MLflow", num=num, num_bytes=num_bytes)
 
 

@@ -18,11 +18,10 @@ from pathlib import Path
 from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import DataError, PipelineError, sentence
-from daybreak.contract.record_types import Refit, Version
 from daybreak.contract.sections import Params
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry import aliases, carried_code
-from daybreak.storage import branch, checkout, dvc_cache, ledger
+from daybreak.storage import checkout, dvc_cache, ledger
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session, tracking_uri
@@ -176,7 +175,7 @@ def in_versions(home: Home, params: Params) -> Iterator[DamagedBytes]:
     """Yields versions whose files in MLflow differ from the ledger's record."""
     with session(home) as client:
         have = {int(one.version): one for one in aliases.versions(client, params.register_.name)}
-        for version in versions(home):
+        for version in ledger.versions(home):
             registered = have.get(version.number)
             if registered is None or aliases.PRUNED in registered.tags:
                 continue  # `audit` tells of a version that is missing
@@ -187,18 +186,6 @@ def in_versions(home: Home, params: Params) -> Iterator[DamagedBytes]:
                     yield DamagedBytes(
                         where=f"version {version.number}: {sentence(error)}", name=str(version.number)
                     )
-
-
-def versions(home: Home) -> list[Version]:
-    """Returns the versions that the ledger has, refits among them, each once, the newest first."""
-    made, refitted = str(records.path_of(Version, records.RUN)), str(records.path_of(Refit, records.RUN))
-    commits = [one.id for one in ledger.commits(home) if not one.rollback]
-    newest_first = []
-    for text in branch.texts_at(home, commits, [made, refitted]):
-        refit = records.loads(Refit, text[refitted], source=refitted) if refitted in text else None
-        newest_first += [refit.version] if refit and refit.version else []
-        newest_first += [records.loads(Version, text[made], source=made)] if made in text else []
-    return list({version.number: version for version in newest_first}.values())
 
 
 def in_database(home: Home) -> Iterator[DamagedBytes]:

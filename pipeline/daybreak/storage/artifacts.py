@@ -9,16 +9,14 @@ tracking URI is a SQLite file, artifacts are in the folder `artifacts` beside th
 MLflow's clients outside of this package find this by the entry point in pyproject.toml.
 """
 
-from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.artifact_repository_registry import _artifact_repository_registry
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
 
-SCHEME = "mlflow-artifacts"
-SQLITE = "sqlite:///"
+from daybreak.storage.locations import SCHEME, SQLITE, beside
 
 
 def repository(
@@ -30,8 +28,7 @@ def repository(
     store = tracking_uri or mlflow.get_tracking_uri()
     if not store.startswith(SQLITE):
         return MlflowArtifactsRepository(artifact_uri, tracking_uri, registry_uri)
-    folder = Path(store.removeprefix(SQLITE)).parent / "artifacts"
-    path = folder / unquote(urlsplit(artifact_uri).path).lstrip("/")
+    path = beside(store, artifact_uri)
     return LocalArtifactRepository(f"file://{quote(str(path))}", tracking_uri, registry_uri)
 
 

@@ -233,6 +233,18 @@ def promotions(home: Home, *versions: int) -> list[Entry | None]:
     return [entries.get(commits[version].id) if version in commits else None for version in versions]
 
 
+def versions(home: Home) -> list[Version]:
+    """Returns the versions that the ledger has, refits among them, each once, the newest first."""
+    made, refitted = str(records.path_of(Version, records.RUN)), str(records.path_of(Refit, records.RUN))
+    nights = [one.id for one in commits(home) if not one.rollback]
+    newest_first = []
+    for text in branch.texts_at(home, nights, [made, refitted]):
+        refit = records.loads(Refit, text[refitted], source=refitted) if refitted in text else None
+        newest_first += [refit.version] if refit and refit.version else []
+        newest_first += [records.loads(Version, text[made], source=made)] if made in text else []
+    return list({version.number: version for version in newest_first}.values())
+
+
 def commit_of(home: Home, night: Night) -> str:
     """Returns the commit of a night, which `promote` or `close` made; "" while it has none."""
     for commit in commits(home):

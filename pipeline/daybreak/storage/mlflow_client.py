@@ -32,10 +32,11 @@ from daybreak.contract.errors import JobError, without_password
 from daybreak.contract.sections import RegisterParams
 from daybreak.storage import address, checkout
 from daybreak.storage.home import Home
+from daybreak.storage.locations import SCHEME, Locations
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment
+    from mlflow.entities import Experiment, Run
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,14 @@ def _registered(home: Home) -> RegisterParams:
 def team_tags(home: Home) -> dict[str, str]:
     """Returns the tags that a team wants on each run and version."""
     return _registered(home).tags
+
+
+def locations(home: Home) -> Locations:
+    """Returns the locations of artifacts that are this home's own."""
+    named = (os.environ.get("MLFLOW_ARTIFACTS_DESTINATION", ""), *_registered(home).artifacts)
+    return Locations(
+        server=tracking_uri(home), roots=(str(home.var / "artifacts"), *(root for root in named if root))
+    )
 
 
 def experiment_name(home: Home) -> str:
@@ -241,13 +250,20 @@ def reachable(home: Home) -> str:
 
 
 def run_of(home: Home, night_id: str) -> str:
-    """Returns the MLflow run of the night, created if it does not exist yet."""
+    """Returns the MLflow run of the night, for its metrics, created if it does not exist yet."""
     with session(home) as client:
-        return find_or_make_run(home, client, night_id)
+        return str(_run(home, client, night_id).info.run_id)
 
 
 def find_or_make_run(home: Home, client: "MlflowClient", night_id: str) -> str:
-    """Returns the run of the night as `run_of` does; of two created at once, all get the older."""
+    """Returns the run of the night as `run_of` does; ReleaseError where its artifacts are not the home's."""
+    run = _run(home, client, night_id)
+    locations(home).expect_own(str(run.info.artifact_uri))
+    return str(run.info.run_id)
+
+
+def _run(home: Home, client: "MlflowClient", night_id: str) -> "Run":
+    """Returns the run of the night; of two created at once, all get the older."""
     experiment = find_or_make_experiment(home, client)
     own = {"night": night_id, "home": _token(home)}
     runs = _runs(client, experiment, own)
@@ -258,11 +274,10 @@ def find_or_make_run(home: Home, client: "MlflowClient", night_id: str) -> str:
     return runs[0]
 
 
-def _runs(client: "MlflowClient", experiment: str, tags: Mapping[str, str]) -> list[str]:
+def _runs(client: "MlflowClient", experiment: str, tags: Mapping[str, str]) -> "list[Run]":
     order = ["attributes.start_time ASC", "attributes.run_id ASC"]
     query = " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items())
-    runs = client.search_runs([experiment], query, order_by=order, max_results=10)
-    return [str(run.info.run_id) for run in runs]
+    return list(client.search_runs([experiment], query, order_by=order, max_results=10))
 
 
 def find_or_make_experiment(home: Home, client: "MlflowClient") -> str:
@@ -307,9 +322,7 @@ def _artifacts(home: Home) -> str | None:
     if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
         return elsewhere
     if _file(uri):
-        from daybreak.storage import artifacts
-
-        return f"{artifacts.SCHEME}:/"
+        return f"{SCHEME}:/"
     return (home.var / "artifacts").as_uri()
 
 

@@ -49,7 +49,7 @@ def answer(home: Home, model: str) -> str:
         name = mlflow_client.experiment_name(home)
         known = mlflow_client.active_experiment(home, client)
         with _run(home, client, uri, known) as run:
-            artifacts = str(run.info.artifact_uri)
+            artifacts = mlflow_client.locations(home).expect_own(str(run.info.artifact_uri))
             _try_artifacts(client, uri, artifacts)
             if not is_there:
                 _try_registry(client, uri, run)

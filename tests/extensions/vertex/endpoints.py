@@ -47,7 +47,7 @@ def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Relea
     client.create_registered_model(MODEL)
     releases = []
     for version in range(1, number + 1):
-        files = folder / f"version{version}"
+        files = Home.here().var / "artifacts" / f"version{version}"
         model = files / "artifacts" / "model"
         model.mkdir(parents=True)
         (model / "model.json").write_text(f'{{"version": {version}}}')

@@ -33,9 +33,9 @@ from daybreak.registry import aliases, carried_code, packaging
 from daybreak.registry.carried_code import MODEL
 from daybreak.rollout import ledger_copy, rot
 from daybreak.rollout.prune import needed_by_ledger
-from daybreak.storage import checkout, dvc_cache, erasures, snapshots
+from daybreak.storage import checkout, dvc_cache, erasures, ledger, snapshots
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import session
+from daybreak.storage.mlflow_client import locations, session
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint_copies import CheckpointCopies
 
@@ -307,13 +307,15 @@ def _versions(home: Home, params: Params) -> Iterator[Check]:
     faults = {int(fault.name): fault for fault in rot.in_versions(home, params)}
     if not faults:
         return
-    known = {version.number: version for version in rot.versions(home)}
+    known = {version.number: version for version in ledger.versions(home)}
     with session(home) as client, tempfile.TemporaryDirectory() as scratch:
         uris = {int(one.version): str(one.source) for one in aliases.versions(client, params.register_.name)}
-        others = _Versions(home, uris, Path(scratch))
+        others, own = _Versions(home, uris, Path(scratch)), locations(home)
         for number, fault in faults.items():
+            own.expect_own(uris[number], run_id=known[number].run_id)
             folder = others.folder(number)
             if others.complete(known[number]):
+                own.expect_own(str(client.get_run(known[number].run_id).info.artifact_uri))
                 client.log_artifacts(known[number].run_id, str(folder), "model")
                 with tempfile.TemporaryDirectory() as again:
                     carried_code.fetch(home, uris[number], known[number], into=Path(again))
@@ -336,7 +338,8 @@ class _Versions:
         if not folder.exists():
             folder.mkdir()
             with suppress(Exception):  # whatever is missing is looked for elsewhere
-                fetched = Path(mlflow.artifacts.download_artifacts(self._uris[number], dst_path=str(folder)))
+                location = locations(self._home).expect_own(self._uris[number])
+                fetched = Path(mlflow.artifacts.download_artifacts(location, dst_path=str(folder)))
                 for name in carried_code.OF_MLFLOW:
                     (fetched / name).unlink(missing_ok=True)
                 if fetched != folder:

@@ -135,7 +135,7 @@ def _rows(home: Home, unit: str, column: str, loaded: Params, *, dry_run: bool) 
             num = objects.remove_all_but(keep, named=ever)
             yield f"{num:,} objects of DVC's cache that held them, or were made of them"
             for change in carried:
-                version_rows.replace(client, name, change)
+                version_rows.replace(change)
         else:
             yield f"{len(cached.digests):,} objects of DVC's cache that hold them, or were made of them"
         if carried:

@@ -21,9 +21,9 @@ from daybreak.data.ingest import without
 from daybreak.data.partitions import PART
 from daybreak.extensions.erasure.cached_rows import parquet
 from daybreak.registry import aliases, carried_code, packaging
-from daybreak.rollout import rot
-from daybreak.storage import erasures
+from daybreak.storage import erasures, ledger
 from daybreak.storage.home import Home
+from daybreak.storage.mlflow_client import locations
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,6 +39,7 @@ class Changed:
     """A version some of whose files have rows of the unit."""
 
     number: int
+    location: str  # where its files are, which has been looked at
     before: str  # digest of all its files
     after: str
     files: dict[str, bytes | None]  # by their paths; None: the file goes
@@ -48,25 +49,28 @@ def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit:
     """Yields the versions that carry rows of the unit, with their files after the rows are removed.
 
     Raises ReleaseError for a version whose files are neither those in the ledger nor those that a killed call
-    left halfway: an erasure from damaged files would make them pass for sound ones.
+    left halfway: an erasure from damaged files would make them pass for sound ones. Also where MLflow names
+    files that are not the home's, or not those of the version's own run.
     """
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
-    of_ledger = {one.number: one for one in rot.versions(home)}
+    of_ledger, own = {one.number: one for one in ledger.versions(home)}, locations(home)
     for version in aliases.versions(client, name):
         if aliases.PRUNED in version.tags:
             continue
+        known = of_ledger.get(int(version.version))
+        location = own.expect_own(str(version.source), run_id=known.run_id if known else "")
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                folder = Path(download_artifacts(str(version.source), dst_path=scratch))
+                folder = Path(download_artifacts(location, dst_path=scratch))
             except (MlflowException, OSError) as error:
                 log.warning("version %s has no files here that could hold rows: %s", version.version, error)
                 continue
             for of_mlflow in carried_code.OF_MLFLOW:
                 (folder / of_mlflow).unlink(missing_ok=True)
             number, before = int(version.version), records.digest(folder)
-            is_whole = _is_whole(home, folder, of_ledger.get(number))
+            is_whole = _is_whole(home, folder, known)
             try:
                 files = {
                     path.relative_to(folder).as_posix(): content
@@ -78,10 +82,11 @@ def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit:
                 (folder / path).unlink()
                 if content is not None:
                     (folder / path).write_bytes(content)
-            if not is_whole and not _is_whole(home, folder, of_ledger.get(number)):
+            if not is_whole and not _is_whole(home, folder, known):
                 raise _damaged(number)
             if files:
-                yield Changed(number=number, before=before, after=records.digest(folder), files=files)
+                after = records.digest(folder)
+                yield Changed(number=number, location=location, before=before, after=after, files=files)
 
 
 def _is_whole(home: Home, folder: Path, version: Version | None) -> bool:
@@ -96,12 +101,11 @@ def _damaged(number: int, error: Exception | None = None) -> ReleaseError:
     )
 
 
-def replace(client: "MlflowClient", name: str, change: Changed) -> None:
+def replace(change: Changed) -> None:
     """Replaces the files of a version by those without the rows."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    source = str(aliases.existing(client, name, change.number).source)
-    store: Any = get_artifact_repository(source)
+    store: Any = get_artifact_repository(change.location)
     for path, content in change.files.items():
         with tempfile.TemporaryDirectory() as scratch:
             if content is None:
@@ -110,7 +114,7 @@ def replace(client: "MlflowClient", name: str, change: Changed) -> None:
             local = Path(scratch) / Path(path).name
             local.write_bytes(content)
             store.log_artifact(str(local), Path(path).parent.as_posix() if "/" in path else None)
-    packaging.sync(source)
+    packaging.sync(change.location)
 
 
 def _files(folder: Path, *, column: str, unit: str) -> Iterator[tuple[Path, bytes | None]]:

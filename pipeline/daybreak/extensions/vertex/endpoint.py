@@ -367,9 +367,9 @@ class OnVertex:
     def _source(self, number: int, thing: str, scratch: Path) -> Path | None:
         """Returns a folder here with what was sent under that name; None where there is none."""
         if thing.startswith(f"version-{number}-"):
-            from daybreak.rollout import rot
-
-            wanted = next((version for version in rot.versions(self.home) if version.number == number), None)
+            wanted = next(
+                (version for version in ledger.versions(self.home) if version.number == number), None
+            )
             return (
                 carried_code.fetch(self.home, f"models:/{self.model}/{number}", wanted, into=scratch)
                 if wanted
