@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import Chain, JobForecast, MeasuredEffect, Record, Rental
+from daybreak.contract.record_parts import Chain, JobForecast, MeasuredEffect, Placement, Record, Rental
 from daybreak.storage.ledger import Entry
 from tests.report.nights import only, whole
 
@@ -56,6 +56,14 @@ def _with_figures(entry: Entry, draw: random.Random, *, serves: int, level: floa
         "champion_score": wave,
         "anchor_score": wave + anchor - level,
     }
+    rental = Rental(machine="g2-standard-8", region="us-central1", strategy="spot")
+    bought = Placement(
+        rental=rental.on_demand,
+        expected_s=forecast.expected_s * 300,
+        expected_usd=55.0,
+        latest_start=night.train_until - timedelta(hours=8),
+        usd_per_hour=8.4,
+    )
     bad = int(2478 * draw.choice([0.004, 0.011, 0.018]))
     return replace(
         entry,
@@ -63,7 +71,8 @@ def _with_figures(entry: Entry, draw: random.Random, *, serves: int, level: floa
         profile=replace(entry.profile, bound=draw.choices(["compute", "io", "memory"], [8, 3, 1])[0]),
         plan=replace(
             entry.plan,
-            rental=Rental(machine="g2-standard-8", region="us-central1", strategy="spot"),
+            rental=rental,
+            fallbacks=(bought,),
             forecast=JobForecast(
                 expected_s=forecast.expected_s * 300,
                 expected_usd=20.0,

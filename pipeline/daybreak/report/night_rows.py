@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daybreak.contract import records
+from daybreak.contract.record_types import Plan, Training
+from daybreak.contract.units import HOUR_S
 from daybreak.registry import approval
 from daybreak.report import outcome, standing
 from daybreak.rollout import night_events
@@ -59,13 +61,21 @@ class NightRow:
     score: float | None = None  # of the challenger on tonight's held-out samples
     champion_score: float | None = None  # on the same
     rule_score: float | None = None  # of the best simple rule
-    anchor_score: float | None = None  # of the version that the chain is held against
+    anchor: int = 0  # version that the chain is held against; 0: none
+    anchor_score: float | None = None  # of that version
     anchor_floor: float | None = None  # the least that the chain may score, by what it may lose
     interval: tuple[float, float, float] | None = None  # low, effect, high, as the gate decided by
     bound: Literal["", "io", "compute", "memory"] = ""
     num_rows: int | None = None
     num_quarantined: int | None = None
     rental: str = ""
+    machine: str = ""  # of the plan, all kinds of one job together
+    place: str = ""  # region, else the backend; "" for the machine at hand
+    machine_hours: float | None = None  # of training, all machines together
+    strategy: str = ""  # how they are rented
+    spot_saved_usd: float | None = None  # what these hours cost less than on demand; None: not on spot, or
+    # the plan has no such price
+    is_on_hold: bool = False  # a person's hold on its recipe kept its version from serving
     model: str = ""  # name in the registry
     run_id: str = ""  # of MLflow
     experiment: str = "0"  # that the run is in
@@ -158,13 +168,15 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         score=standing.score(entry.evaluation),
         champion_score=metrics.get("champion_score"),
         rule_score=standing.best_baseline(entry.evaluation),
+        anchor=chain.anchor if chain else 0,
         anchor_score=anchor,
         anchor_floor=None if anchor is None or chain is None else anchor - chain.margin - chain.offset,
         interval=judged,
         bound=entry.profile.bound if entry.profile and not entry.profile.is_estimator else "",
         num_rows=entry.report.num_rows if entry.report else None,
         num_quarantined=entry.report.num_quarantined if entry.report else None,
-        rental=str(plan.rental) if plan else "",
+        is_on_hold=bool(verdict and verdict.held and not entry.release),
+        **_rented(plan, training),
         model=entry.version.name if entry.version else "",
         run_id=entry.version.run_id if entry.version else "",
         experiment=entry.version.experiment if entry.version else "0",
@@ -172,6 +184,24 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         num_predicted=entry.predictions.num_rows if entry.predictions else None,
         predicted_by=entry.predictions.version if entry.predictions else 0,
     )
+
+
+def _rented(plan: Plan | None, training: Training | None) -> dict[str, Any]:
+    """Returns the fields on the machines that were planned."""
+    if plan is None:
+        return {}
+    rental = plan.rental
+    hours = training.elapsed_s / HOUR_S * rental.num_machines if training else None
+    alike = [way for way in plan.fallbacks if rental.is_spot and way.rental == rental.on_demand]
+    price = next((way.usd_per_hour for way in alike), None)
+    return {
+        "rental": str(rental),
+        "machine": " + ".join(map(str, rental.pools)),
+        "place": rental.region or rental.backend,
+        "machine_hours": hours,
+        "strategy": rental.strategy,
+        "spot_saved_usd": price * hours - training.cost_usd if training and hours and price else None,
+    }
 
 
 class NightRows:

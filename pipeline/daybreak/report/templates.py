@@ -42,7 +42,7 @@ def environment(*, hover: bool = False) -> Environment:
     )
     shown = _hovered if hover else _unbroken
     made.filters.update({name: partial(shown, getattr(formats, name)) for name in _FORMATS})
-    made.filters["days"] = formats.days
+    made.filters |= {"days": formats.days, "counted": formats.counted}
     made.globals |= {"night_name": formats.night_name, "short_id": formats.short_id}
     return made
 

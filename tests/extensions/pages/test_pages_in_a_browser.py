@@ -4,6 +4,7 @@ SCREENSHOTS=FOLDER keeps what the browser saw.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import tests.browser
 from tests.browser import chromium
 from tests.extensions.pages import fleet, training_night
 from tests.extensions.pages.served import served
@@ -27,6 +29,11 @@ SCREENS = [(size, scheme) for size in SIZES for scheme in ("light", "dark")]
 MOST_BYTES = 500_000
 
 
+def keep(page: Any, name: str) -> None:
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
 @dataclass(kw_only=True)
 class Seen:
     """What a page said, asked for and got."""
@@ -37,8 +44,7 @@ class Seen:
     num_bytes: int = 0
 
     def keep(self, name: str) -> None:
-        if folder := os.environ.get("SCREENSHOTS"):
-            self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+        keep(self.page, name)
 
     def expect_whole(self) -> None:
         """Holds that the page fits the screen, has no error, and was small and from this machine alone."""
@@ -132,7 +138,6 @@ def test_the_table_is_sorted_filtered_and_searched_without_asking_the_server(
     browser: Any, shown: Nights
 ) -> None:
     page = look(browser, f"{shown.url}/nights").page
-    address = page.url
     page.locator("table.nights thead th", has_text="cost").click()
     costs = page.locator("table.nights tbody td:nth-of-type(7)").evaluate_all(
         "cells => cells.filter(cell => cell.dataset.v).map(cell => Number(cell.dataset.v))"
@@ -146,7 +151,10 @@ def test_the_table_is_sorted_filtered_and_searched_without_asking_the_server(
     page.get_by_label("Search").fill("promoted")
     assert 20 < len(days(page)) < 60
     assert page.locator("form.filter output").inner_text() == f"{len(days(page))} of 120"
-    assert page.url == address
+    assert page.url.endswith("/nights?model=fraud&q=promoted")
+    before = sorted(days(page))
+    page.reload()
+    assert sorted(days(page)) == before
 
 
 def test_without_scripts_the_same_is_asked_of_the_server(browser: Any, shown: Nights) -> None:
@@ -159,6 +167,22 @@ def test_without_scripts_the_same_is_asked_of_the_server(browser: Any, shown: Ni
     page.locator("table.nights thead th", has_text="cost").get_by_role("link").click()
     assert "model=fraud" in page.url
     assert "sort=-cost" in page.url
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_of_months_is_whole_on_each_screen_and_accessible(
+    browser: Any, shown: Nights, width: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    seen = tests.browser.look(page, f"{shown.url}/nights/months")
+    keep(page, f"months-{width}")
+    assert (seen.complaints, seen.requests, seen.violations) == ((), (), ())
+    assert seen.wider_by <= 0
+    page.get_by_label("Model").select_option("fraud")
+    page.get_by_role("button", name="Show").click()
+    page.locator("table.months tbody a").first.click()
+    assert page.get_by_label("Month").input_value() == re.findall(r"month=([0-9-]+)", page.url)[0]
+    assert 0 < len(days(page)) < 60
 
 
 def test_a_running_night_moves_without_a_reload_until_it_is_a_row_of_the_table(

@@ -1,4 +1,4 @@
-"""Nine tasks of those who review nights: each takes a person three clicks at most, or one command."""
+"""Ten tasks of those who review nights: each takes a person three clicks at most, or one command."""
 
 import json
 import shlex
@@ -133,6 +133,19 @@ def test_what_did_the_last_week_cost(person: Person, lead: Path) -> None:
     week_ago = datetime.now(UTC) - timedelta(days=7)
     usd = sum(e.training.cost_usd for e in history(lead) if e.training and e.night.started_at >= week_ago)
     assert person.short("shop")["last 7 days"] == f"${usd:,.2f}"
+
+
+def test_what_did_a_month_cost_and_what_did_it_bring(person: Person, lead: Path) -> None:
+    person.click(person.page.get_by_role("link", name="months"))
+    month = f"{YESTERDAY:%Y-%m}"
+    of_month = [e for m in ("shop", "fraud") for e in history(lead, m) if str(e.night.day)[:7] == month]
+    row = person.page.locator("table.months tbody tr", has_text=month).first.locator("td").all_inner_texts()
+    assert row[:4] == [
+        "all",
+        f"${sum(e.usd or 0.0 for e in of_month):,.2f}",
+        str(len(of_month)),
+        str(sum(e.release is not None for e in of_month)),
+    ]
 
 
 def test_which_model_is_worst_calibrated(person: Person, lead: Path) -> None:

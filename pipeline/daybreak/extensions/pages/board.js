@@ -22,16 +22,20 @@
   const filter = () => {
     const form = main.querySelector("form.filter");
     if (!form || !isWhole()) return;
-    const {model, outcome, q} = Object.fromEntries(new FormData(form));
+    const asked = Object.fromEntries(new FormData(form));
+    const {model, outcome, month, q} = asked;
     const words = (q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of table().tBodies[0].rows) {
       const text = `${row.textContent} ${row.title}`.toLowerCase();
-      const fits = (!model || row.dataset.m === model) && (!outcome || row.dataset.o === outcome) && words.every(word => text.includes(word));
+      const fits = (!model || row.dataset.m === model) && (!outcome || row.dataset.o === outcome) && (!month || row.cells[0].textContent.trim().startsWith(month)) && words.every(word => text.includes(word));
       row.hidden = !fits;
       shown += fits;
     }
     form.querySelector("output").textContent = `${shown.toLocaleString("en")} of ${table().tBodies[0].rows.length.toLocaleString("en")}`;
+    if (location.protocol === "file:") return; // a server finds the same nights by the address
+    const given = new URLSearchParams(Object.entries(asked).filter(([, text]) => text));
+    history.replaceState(null, "", `${location.pathname}${given.size ? `?${given}` : ""}${location.hash}`);
   };
   const sort = () => {
     if (!sorted) return;
@@ -58,7 +62,7 @@
   main.addEventListener("keydown", event => { if (event.key === "Enter" && event.target.tagName === "TH") chosen(event); });
   const asks = event => event.target.closest?.("form.filter") !== null;
   main.addEventListener("input", filter);
-  main.addEventListener("submit", event => { if (asks(event) && isWhole()) event.preventDefault(); });
+  main.addEventListener("submit", event => { if (asks(event) && isWhole() && !event.submitter?.name) event.preventDefault(); });
   main.addEventListener("change", event => { if (asks(event) && !isWhole()) event.target.form.requestSubmit(); });
   prepare();
   filter();

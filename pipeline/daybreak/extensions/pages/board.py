@@ -17,7 +17,7 @@ from daybreak.extensions.pages import live, night_charts
 from daybreak.extensions.pages.live import RunningPage
 from daybreak.extensions.pages.night_charts import Chart
 from daybreak.extensions.pages.running import RunningNight, line
-from daybreak.extensions.pages.selection import OUTCOMES, PER_PAGE, Query, select
+from daybreak.extensions.pages.selection import OUTCOMES, PER_PAGE, Query, chosen_of, month_of, select
 from daybreak.prediction.scorecard import COVERED, LEAST_NIGHTS
 from daybreak.prediction.scorecard import NIGHTS as SCORED
 from daybreak.report import outcome
@@ -114,8 +114,7 @@ def board(
         source: address of the stream that they go on by; "" for none.
         file: name of the files of a board that is not served.
     """
-    nights = [(model.name, row) for model in models for row in model.rows]
-    nights.sort(key=lambda one: -one[1].closed_at)
+    nights = _newest_first(models)
     taken = {(model.name, version) for model in models for version in _taken_back(model.rows)}
     only = [row for _, row in nights if not row.is_rollback]
     return render(
@@ -130,6 +129,7 @@ def board(
         selection=select(nights, query),
         columns=COLUMNS,
         outcomes=OUTCOMES,
+        months=sorted({month_of(row) for _, row in nights}, reverse=True),
         bounds=BOUNDS,
         taken_back=taken,
         pages={(model.name, night): href for model in models for night, href in model.pages.items()},
@@ -143,6 +143,18 @@ def board(
         source=source,
         script=live.script(),
     )
+
+
+def nights_of(models: Sequence[Model], query: Query) -> list[dict[str, Any]]:
+    """Returns the nights of all pages that are asked for as JSON values, each with its model."""
+    nights = chosen_of(_newest_first(models), query)
+    values = status_rows([row for _, row in nights])
+    return [{"model": model} | value for (model, _), value in zip(nights, values, strict=True)]
+
+
+def _newest_first(models: Sequence[Model]) -> list[tuple[str, NightRow]]:
+    nights = [(model.name, row) for model in models for row in model.rows]
+    return sorted(nights, key=lambda one: -one[1].closed_at)
 
 
 def _summary(model: Model, *, at: datetime) -> ModelSummary:
@@ -183,6 +195,7 @@ def _address(query: Query, changed: Mapping[str, object]) -> str:
     values = {
         "model": query.model,
         "outcome": query.outcome,
+        "month": query.month,
         "q": query.text,
         "sort": sort,
         "page": query.page,
@@ -271,8 +284,16 @@ def status_rows(rows: Sequence[NightRow]) -> list[dict[str, Any]]:
                 "day": row.day,
                 "elapsed_s": row.elapsed_s,
                 "limit_s": row.train_within_s,
+                "decided_s": row.decided_s,
+                "decide_within_s": row.decide_within_s,
                 "cost_usd": row.usd,
+                "budget_usd": row.budget_usd,
+                "rental": row.rental or None,
+                "score": row.score,
+                "champion_score": row.champion_score,
                 "bound": row.bound or None,
+                "rows": row.num_rows,
+                "quarantined": row.num_quarantined,
                 "predictions": row.num_predicted,
                 "predicted_by": row.predicted_by or None,
             }

@@ -1,6 +1,8 @@
 """Serves the nights of all models as pages, read-only: the board, running nights as they move, closed ones.
 
-    GET /nights                    the board: ?model= ?outcome= ?q= ?sort= ?page=
+    GET /nights                    the board: ?model= ?outcome= ?month= ?q= ?sort= ?page=, and
+                                   ?format=csv or json for the nights that were asked for
+    GET /nights/months             what months cost and brought: ?model= ?month= ?format=csv or json
     GET /nights/compare            two nights beside each other: ?night=MODEL/NIGHT, twice
     GET /nights/live               a stream of running nights (server-sent events): ?model= ?night= for one
     GET /nights/MODEL/NIGHT/       a night: live while it runs, the report while a person is asked and after
@@ -34,7 +36,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
 from daybreak.data.validator import DOCS
-from daybreak.extensions.pages import board, comparison, fleet_rows, live
+from daybreak.extensions.pages import board, comparison, export, fleet_rows, live, months
+from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.fleet_rows import FleetRows
 from daybreak.extensions.pages.live import RunningPage
 from daybreak.extensions.pages.selection import query_of
@@ -90,13 +93,27 @@ class NightPages:
         self._homes: tuple[float, tuple[FleetHome, ...]] = (float("-inf"), ())
         self._look: tuple[float, list[RunningPage], str] = (float("-inf"), [], "")
 
-    def board(self, asked: Mapping[str, str]) -> str:
-        """Returns the board that the parameters of an address ask for."""
+    def board(self, asked: Mapping[str, str]) -> Response:
+        """Returns the board that the parameters of an address ask for, or its nights as CSV or JSON."""
+        query, form = query_of(asked), asked.get("format")
+        if form in ("csv", "json"):
+            values = board.nights_of(self._models(), query)
+            write = export.as_csv if form == "csv" else export.as_json
+            return write(values, name="nights")
         now = datetime.now(UTC)
         with self._alone:
             models = self._rows.models(self.homes(), pages=_pages)
             running = fleet_rows.running(self.homes(), now=now, pages=True)
-        return board.board(models, query=query_of(asked), at=now, running=running, source=LIVE)
+        return _html(board.board(models, query=query, at=now, running=running, source=LIVE), scripts=True)
+
+    def months(self, asked: Mapping[str, str]) -> Response:
+        """Returns the page of months, or its table as CSV or, with the costs by machine, as JSON."""
+        models, query, form = self._models(), query_of(asked), asked.get("format")
+        if form == "csv":
+            return export.as_csv(months.months(models, query).values["months"], name="months")
+        if form == "json":
+            return export.as_json(months.months(models, query).values, name="months")
+        return _html(months.page(models, query), scripts=False)
 
     def look(self) -> tuple[list[RunningPage], str]:
         """Returns the running nights, and a text that changes with each commit of a ledger."""
@@ -140,8 +157,7 @@ class NightPages:
 
     def comparison(self, asked: Sequence[str]) -> Response:
         """Returns the page that compares two nights, each named as MODEL/NIGHT."""
-        with self._alone:
-            models = self._rows.models(self.homes(), pages=_pages)
+        models = self._models()
         nights = {
             f"{model.name}/{row.night}": (model.name, row)
             for model in models
@@ -166,6 +182,10 @@ class NightPages:
             return _html(page.read_text(), scripts=False) if page.is_relative_to(docs) else missing
         except (OSError, ValueError):  # no file, no name that a file can have, or no text
             return missing
+
+    def _models(self) -> list[Model]:
+        with self._alone:
+            return self._rows.models(self.homes(), pages=_pages)
 
     def homes(self) -> tuple[FleetHome, ...]:
         """Returns the homes of the fleet."""
@@ -247,7 +267,11 @@ def make_app(lead: Path, settings: RouterParams, *, token: str = "", loopback: b
 def _add_pages(app: FastAPI, pages: NightPages) -> None:
     @app.get(links.NIGHTS)
     async def overview(request: Request) -> Response:
-        return _html(await asyncio.to_thread(pages.board, request.query_params), scripts=True)
+        return await asyncio.to_thread(pages.board, request.query_params)
+
+    @app.get(f"{links.NIGHTS}/months")
+    async def months(request: Request) -> Response:
+        return await asyncio.to_thread(pages.months, request.query_params)
 
     @app.get(f"{links.NIGHTS}/compare")
     async def compare(request: Request) -> Response:

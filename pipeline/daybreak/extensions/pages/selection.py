@@ -1,7 +1,9 @@
 """Chooses the nights that a board shows: filtered, searched, sorted, a page of them. Pure."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from daybreak.report.night_rows import NightRow
@@ -37,6 +39,7 @@ class Query:
 
     model: str = ""
     outcome: str = ""
+    month: str = ""  # of the night's day, as 2026-11
     text: str = ""  # in the day, the night, the verdict or its reason
     sort: str = ""  # a column; "": newest first
     descending: bool = False
@@ -57,10 +60,11 @@ class Selection:
 def query_of(values: Mapping[str, str]) -> Query:
     """Returns what the parameters of an address ask for; what is none of ours counts as left out."""
     sort = values.get("sort", "")
-    number = values.get("page", "1")
+    number, month = values.get("page", "1"), values.get("month", "")
     return Query(
         model=values.get("model", ""),
         outcome=values.get("outcome", "") if values.get("outcome", "") in OUTCOMES else "",
+        month=month if re.fullmatch(r"[0-9]{4}-[0-9]{2}", month) else "",
         text=values.get("q", "")[:100],
         sort=sort.removeprefix("-") if sort.removeprefix("-") in _SORTS else "",
         descending=sort.startswith("-"),
@@ -70,12 +74,7 @@ def query_of(values: Mapping[str, str]) -> Query:
 
 def select(nights: Sequence[tuple[str, NightRow]], query: Query) -> Selection:
     """Returns the page that was asked for, or the last one; `nights` as (model, row), newest first."""
-    chosen = [one for one in nights if _is_asked_for(*one, query)]
-    if query.sort:
-        key = _SORTS[query.sort]
-        known = [one for one in chosen if key(*one) not in (None, "")]
-        unknown = [one for one in chosen if key(*one) in (None, "")]  # come last, whichever way it is sorted
-        chosen = sorted(known, key=lambda one: key(*one), reverse=query.descending) + unknown
+    chosen = chosen_of(nights, query)
     num_pages = max(1, -(-len(chosen) // PER_PAGE))
     page = min(max(1, query.page), num_pages)
     return Selection(
@@ -87,8 +86,26 @@ def select(nights: Sequence[tuple[str, NightRow]], query: Query) -> Selection:
     )
 
 
+def month_of(row: NightRow) -> str:
+    """Returns the month of a night's day, or of a rollback's, as 2026-11."""
+    return f"{datetime.fromtimestamp(row.closed_at, UTC):%Y-%m}" if row.is_rollback else row.day[:7]
+
+
+def chosen_of(nights: Sequence[tuple[str, NightRow]], query: Query) -> list[tuple[str, NightRow]]:
+    """Returns the nights of all pages that were asked for, in the order that was."""
+    chosen = [one for one in nights if _is_asked_for(*one, query)]
+    if not query.sort:
+        return chosen
+    key = _SORTS[query.sort]
+    known = [one for one in chosen if key(*one) not in (None, "")]
+    unknown = [one for one in chosen if key(*one) in (None, "")]  # come last, whichever way it is sorted
+    return sorted(known, key=lambda one: key(*one), reverse=query.descending) + unknown
+
+
 def _is_asked_for(model: str, row: NightRow, query: Query) -> bool:
     if query.model not in ("", model) or query.outcome not in ("", row.outcome):
+        return False
+    if not month_of(row).startswith(query.month):
         return False
     searched = f"{row.day} {row.night} {model} {row.verdict} {row.bound} {row.rental} {row.by} {row.reason}"
     return all(word in searched.casefold() for word in query.text.casefold().split())
