@@ -1,19 +1,24 @@
 """Features by type: names of a team's columns and names of ours are never one."""
 
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 
 import ibis
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Text, Time
 from daybreak.contract.workload import UNIT
 from daybreak.data.features import past_of, samples_of
 from daybreak.evaluation.scoring import declared
-from daybreak.workloads.columns import CATEGORIES, MISSING, NUMBERS
+from daybreak.workloads import columns
+from daybreak.workloads.columns import CATEGORIES, MISSING, NUMBERS, WORDS
+from daybreak.workloads.estimator_workload import MOST_COUNTED, EstimatorWorkload
 from daybreak.workloads.metrics import AUC, Metric
+from daybreak.workloads.table_model import TableModel
 from daybreak.workloads.table_workload import TableWorkload
 
 DAY = date(2025, 3, 3)
@@ -92,3 +97,57 @@ def test_metrics_that_would_replace_each_other_are_refused(metrics: tuple[Metric
     workload = type("Workload", (TableWorkload,), {"metrics": metrics})
     with pytest.raises(ParamsError, match=clash):
         declared(workload())
+
+
+TEXTS = ["The  café is CLOSED, closed!", None, "closed", " ".join(["very"] * 99), "", "Ünsinn: closed? 42"]
+
+
+class Tickets(TableWorkload):
+    table = Table(
+        time="at",
+        columns={"at": Time(), "team": Category(), "said": Text(nullable=True), "late": Int(min=0, max=1)},
+        label=Label("late"),
+    )
+
+
+def tickets(texts: Sequence[str | None]) -> pa.Table:
+    num = len(texts)
+    at = [datetime(2025, 3, 3)] * num
+    return pa.table({"at": at, "team": ["a"] * num, "said": pa.array(texts, pa.string()), "late": [0] * num})
+
+
+def test_a_text_is_the_places_of_its_words_among_those_that_are_used_often() -> None:
+    workload = Tickets()
+    state = workload.fit(ibis.memtable(tickets(["Closed: café"] * 5 + ["the café, 42"] * 6 + ["Smith"] * 4)))
+    # A name that few rows have is no word.
+    assert state["words_said"].tolist() == ["café", "42", "the", "closed"]
+    words = workload.features(tickets(TEXTS), state, past_of(workload, DAY, []))[WORDS]
+    assert words.dtype == np.int32
+    assert words.shape == (6, 1, columns.MOST_WORDS)
+    assert [row[0, :6].tolist() for row in words] == [
+        [3, 1, 0, 4, 4, 0],
+        [0] * 6,
+        [4, 0, 0, 0, 0, 0],
+        [0] * 6,
+        [0] * 6,
+        [0, 4, 2, 0, 0, 0],
+    ]
+
+
+def test_models_of_a_table_see_words_in_any_order_and_nothing_of_unknown_ones() -> None:
+    workload = Tickets()
+    state = workload.fit(ibis.memtable(tickets(["one two three four five"] * 5)))
+    rows = tickets(["one two", "two one", "two unknown one", "three", "unknown"])
+    made = workload.features(rows, state, past_of(workload, DAY, []))
+    batch = {name: torch.from_numpy(values) for name, values in made.items()}
+    batch[NUMBERS] = torch.zeros_like(batch[NUMBERS])  # of which the length is one
+    model = TableModel(state).eval()
+    out = model(batch)[:, 0].tolist()
+    assert out[0] == pytest.approx(out[1]) == pytest.approx(out[2])
+    assert len({round(value, 6) for value in out}) == 3
+    inputs, categorical = EstimatorWorkload().inputs(batch)
+    texts = inputs[:, batch[NUMBERS].shape[1] : categorical.start]
+    order = [list(state["words_said"]).index(name) for name in ("one", "two", "three")]
+    assert texts.shape == (5, MOST_COUNTED)
+    assert texts[:, order].tolist() == [[1, 1, 0], [1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 0]]
+    assert texts.sum() == 7

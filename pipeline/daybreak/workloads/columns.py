@@ -3,6 +3,8 @@
     numbers      float32 [b, f]     numbers, vectors, lengths of texts, and the time of day and of week
     missing      bool [b, f]        where a number is null; it is 0 in `numbers`
     categories   int64 [b, c]       place among the values that `fit` saw; 0 for null and any other
+    words        int32 [b, t, 64]   place of each word among those of the text that `fit` saw; 0 as above, and
+                                    after the last word. There where the table has a text
 
 In a batch, features stand beside the label, which may not have a feature's name. Ids are left out, since
 training has not seen tomorrow's ids.
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
     import pyarrow as pa
 
-NUMBERS, MISSING, CATEGORIES = "numbers", "missing", "categories"
+NUMBERS, MISSING, CATEGORIES, WORDS = "numbers", "missing", "categories", "words"
 PART, COUNT = "(part)", "(count)"  # columns beside those of a table
 MOST_VALUES = 1000  # of a category; rarer ones share place 0
+WORD_ENDS = r"[^\pL\pN]+"  # in texts, which are compared in lower case
+MOST_KNOWN, MOST_WORDS = 5000, 64  # words of all rows, and those of one that are looked at
+LEAST_USED = 5  # times; a rarer word may be a name
 MOST_NUMBERS = 10_000_000  # that quantiles are found of; of more rows only a part is looked at
 NUM_EDGES = 32
 CLOCK = 4  # sine and cosine of the time of day and of week
@@ -34,7 +39,7 @@ Clock = Callable[["pa.Table", Table], NDArray[Any]]  # makes numbers of the time
 def fitted(rows: "ir.Table", table: Table) -> State:
     """Returns the values of each category, most frequent first, and the quantiles of each number.
 
-    `edges` is float32 [f, NUM_EDGES], rising in each row; `values_NAME` is text, shape [values].
+    `edges` is float32 [f, NUM_EDGES], rising in each row; `values_NAME` and `words_NAME` are text, [values].
     """
     clock = np.tile(np.linspace(-1, 1, NUM_EDGES), (CLOCK, 1))
     edges = np.concatenate([_edges(rows, table), clock]).astype(np.float32)
@@ -42,16 +47,27 @@ def fitted(rows: "ir.Table", table: Table) -> State:
 
 
 def vocabularies(rows: "ir.Table", table: Table) -> State:
-    """Returns the values of each category as `fitted` does."""
-    import ibis
-
+    """Returns the values of each category and the words of each text, most frequent first."""
     state: dict[str, Any] = {}
     for name, column in table.features.items():
+        there = rows.filter(rows[name].notnull())
         if isinstance(column, Category):
-            counted = rows.filter(rows[name].notnull()).group_by(name).agg(**{COUNT: ibis._.count()})
-            top = counted.order_by([ibis.desc(COUNT), name]).limit(MOST_VALUES).to_pyarrow()
-            state[f"values_{name}"] = np.array(top[name].to_pylist(), dtype=np.str_)
+            state[f"values_{name}"] = _most_frequent(there.select(name), most=MOST_VALUES)
+        elif isinstance(column, Text):
+            words = there.select(**{name: there[name].lower().re_split(WORD_ENDS).unnest()})
+            words = words.filter(words[name] != "")
+            state[f"words_{name}"] = _most_frequent(words, most=MOST_KNOWN, least=LEAST_USED)
     return state
+
+
+def _most_frequent(rows: "ir.Table", *, most: int, least: int = 1) -> NDArray[Any]:
+    """Returns the values of the only column that stand in so many rows, most frequent first, [values]."""
+    import ibis
+
+    (name,) = rows.columns
+    counted = rows.group_by(name).agg(**{COUNT: ibis._.count()})
+    top = counted.filter(counted[COUNT] >= least).order_by([ibis.desc(COUNT), name]).limit(most).to_pyarrow()
+    return np.array(top[name].to_pylist(), dtype=np.str_)
 
 
 def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
@@ -119,11 +135,33 @@ def by_type(
     numbers.append((clock or turns_of_clock)(rows, table))
     every = np.concatenate(numbers, axis=1).astype(np.float32)
     missing = ~np.isfinite(every)
-    return {
+    made = {
         NUMBERS: np.where(missing, np.float32(0), every),
         MISSING: missing,
         CATEGORIES: np.stack(categories, axis=1) if categories else np.zeros((len(rows), 0), np.int64),
     }
+    if texts := sorted(name for name in state if name.startswith("words_")):
+        made[WORDS] = np.stack(
+            [_words(rows[key.removeprefix("words_")], state[key]) for key in texts], axis=1
+        )
+    return made
+
+
+def _words(texts: "pa.ChunkedArray", known: NDArray[Any]) -> NDArray[np.int32]:
+    """Returns the place of each word of texts among those that are known, int32 [b, MOST_WORDS]."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    listed = pc.split_pattern_regex(pc.utf8_lower(pc.fill_null(texts, "")), WORD_ENDS).combine_chunks()
+    places = pc.add(
+        pc.fill_null(pc.index_in(listed.flatten(), value_set=pa.array(known.tolist(), pa.string())), -1), 1
+    )
+    lengths = pc.list_value_length(listed).to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    number = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # of a word in its text
+    made, looked_at = np.zeros((len(lengths), MOST_WORDS), np.int32), number < MOST_WORDS
+    made[rows[looked_at], number[looked_at]] = places.to_numpy()[looked_at]
+    return made
 
 
 def turns_of_clock(rows: "pa.Table", table: Table) -> NDArray[Any]:

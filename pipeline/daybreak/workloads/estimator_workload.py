@@ -22,7 +22,7 @@ from daybreak.contract.workload import Batch, State
 from daybreak.training.estimators import library_of
 from daybreak.training.fit import FitData
 from daybreak.workloads import columns
-from daybreak.workloads.columns import CATEGORIES, MISSING, NUMBERS
+from daybreak.workloads.columns import CATEGORIES, MISSING, NUMBERS, WORDS
 from daybreak.workloads.table_workload import TableWorkload
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from daybreak.data.features import Past
+
+MOST_COUNTED = 200  # words of a text, each an input
 
 
 class EstimatorModel(nn.Module):
@@ -85,7 +87,7 @@ class EstimatorWorkload(TableWorkload):
         )
 
     def fit(self, rows: "ir.Table") -> State:
-        """Returns the values of each category, most frequent first."""
+        """Returns the values of each category and the words of each text, most frequent first."""
         return columns.vocabularies(rows, self.table)
 
     def features(self, rows: "pa.Table", state: State, past: "Past") -> "Mapping[str, NDArray[Any]]":
@@ -93,8 +95,13 @@ class EstimatorWorkload(TableWorkload):
         return columns.by_type(rows, state, self.table, clock=columns.hour_and_weekday)
 
     def inputs(self, batch: Batch) -> "tuple[NDArray[Any], range]":
-        """Returns the inputs [b, inputs] of a batch, nan for what is missing, and which are categories."""
+        """Returns the inputs [b, inputs] of a batch, nan for what is missing, and which are categories.
+
+        Of a text, the most frequent words of all rows are counted.
+        """
         numbers = batch[NUMBERS].masked_fill(batch[MISSING], torch.nan)
+        if WORDS in batch:
+            numbers = torch.cat([numbers, _counted(batch[WORDS])], dim=1)
         known = batch[CATEGORIES]
         places = known.to(torch.float32).masked_fill(known == 0, torch.nan)
         every = torch.cat([numbers, places], dim=1).numpy()
@@ -139,3 +146,10 @@ class EstimatorWorkload(TableWorkload):
             f"{type(self).__name__} names no metric of single samples, by which training is validated; name "
             f"one in `metrics`, such as LogLoss()"
         )
+
+
+def _counted(words: Tensor) -> Tensor:
+    """Returns how often each of the first words that are known stands in texts, [b, t * MOST_COUNTED]."""
+    words = words.masked_fill(words > MOST_COUNTED, 0).long()
+    counts = torch.zeros(*words.shape[:2], MOST_COUNTED + 1).scatter_add_(2, words, torch.ones(words.shape))
+    return counts[:, :, 1:].flatten(1)

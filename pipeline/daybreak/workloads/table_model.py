@@ -7,17 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from daybreak.contract.workload import State
-from daybreak.workloads.columns import CATEGORIES, MISSING, NUMBERS
+from daybreak.workloads.columns import CATEGORIES, MISSING, NUMBERS, WORDS
 
 Batch = dict[str, Tensor]
 
 
 class TableModel(nn.Module):
-    """Embeddings of categories and piecewise linear encodings of numbers, then an MLP.
+    """Embeddings of categories and words and piecewise linear encodings of numbers, then an MLP.
 
     A number becomes how far it has come in each interval between two quantiles (Gorishniy, Rubachev & Babenko
-    2022), which lets a small network follow steps as trees do. It takes the features of
-    daybreak/workloads/columns.py, and returns `num_outputs` values a sample, shape [b, num_outputs].
+    2022), which lets a small network follow steps as trees do. A text is the mean of the embeddings of its
+    words. It takes the features of daybreak/workloads/columns.py, and returns `num_outputs` values a sample,
+    shape [b, num_outputs].
     """
 
     edges: Tensor
@@ -30,9 +31,11 @@ class TableModel(nn.Module):
         self.register_buffer("edges", edges, persistent=False)
         sizes = [len(state[name]) for name in sorted(state) if name.startswith("values_")]
         self.embeddings = nn.ModuleList(nn.Embedding(size + 1, dim) for size in sizes)
-        for embedding in self.embeddings:
-            nn.init.normal_(embedding.weight, std=0.1)  # type: ignore[arg-type]
-        num_inputs = edges.shape[0] * edges.shape[1] + dim * len(sizes)
+        sizes_of_texts = [len(state[name]) for name in sorted(state) if name.startswith("words_")]
+        self.words = nn.ModuleList(nn.Embedding(size + 1, dim) for size in sizes_of_texts)
+        for embedding in (*self.embeddings, *self.words):
+            nn.init.normal_(embedding.weight, std=0.1)
+        num_inputs = edges.shape[0] * edges.shape[1] + dim * (len(sizes) + len(sizes_of_texts))
         self.layers = nn.Sequential(
             nn.Linear(num_inputs, hidden),
             nn.ReLU(),
@@ -54,5 +57,9 @@ class TableModel(nn.Module):
         embedded: list[Any] = [
             embedding(batch[CATEGORIES][:, place]) for place, embedding in enumerate(self.embeddings)
         ]
+        for place, embedding in enumerate(self.words):
+            words = batch[WORDS][:, place]
+            known = (words > 0)[:, :, None]
+            embedded.append((embedding(words) * known).sum(1) / known.sum(1).clamp(min=1))
         out: Tensor = self.layers(torch.cat([encoded.flatten(1), *embedded], dim=1))
         return out

@@ -35,7 +35,7 @@ def note_of(column: AnyColumn, values: list[object], **table: object) -> ColumnN
             Text(),
             [f"so it is {n}" for n in range(NUM)],
             "40, as so it is 0, so it is 1, so it is 2",
-            "yes, its length alone",
+            "yes, its length and words",
         ),
     ],
 )

@@ -90,7 +90,7 @@ def _use(name: str, column: AnyColumn, values: pa.ChunkedArray, table: Table, *,
         Id: f"no: an id, {num} values",
         Time: "no: a second time",
         Bytes: "no: bytes",
-        Text: f"{SEEN}, its length alone",
+        Text: f"{SEEN}, its length and words",
     }
     return by_type.get(type(column), constant)
 

@@ -157,7 +157,7 @@ class ModelChecks:
         how = (
             "the same after a restart" if same else "others after a restart, as its parameters draw at random"
         )
-        self._say("update", f"loss {losses[0]:.4g}, then {losses[-1]:.4g}; trees are {how} after a restart")
+        self._say("update", f"loss {losses[0]:.4g}, then {losses[-1]:.4g}; trees are {how}")
         if not model.library.by_trees and self._params.train.epochs != 1:
             raise self._wrong("estimator", "returns one that is fitted at once", "set train.epochs to 1")
         return trial
