@@ -82,6 +82,9 @@ def findings(home: Home) -> Iterator[Finding]:
         text=f"{free / 2**30:.1f} GiB free in {home.folder}; a night needs {NEEDED_BYTES / 2**30:.0f}",
     )
     yield _source(loaded.source)
+    if sys.platform != "linux":
+        text = "a delivered file may take all of it: only Linux keeps to a limit; let no strangers deliver"
+        yield Finding(what="memory", ok=True, text=text)
     for name in ("workload", "backend"):
         yield _plug(name, getattr(loaded, name))
     yield from _estimator(loaded)

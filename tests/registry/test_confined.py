@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from daybreak.registry import carried_code, confined
+from daybreak.contract.code_path import PASSED_ON
+from daybreak.registry import confined
 from tests.serving.running import has_ended, until
 
 SCRIPT = """\
@@ -83,7 +84,7 @@ def test_code_of_a_version_sees_no_secret_of_its_parent_and_reaches_no_network(
     if "no namespaces" in done.stderr or ("permit user namespaces" in done.stderr and not before):
         pytest.skip(f"this machine confines no process: {done.stderr}")
     seen: dict[str, Any] = json.loads(done.stdout)
-    assert set(seen.pop("environment")) <= {*carried_code.PASSED_ON, "HOME", "TMPDIR", "LC_CTYPE"}
+    assert set(seen.pop("environment")) <= {*PASSED_ON, "HOME", "TMPDIR", "LC_CTYPE"}
     assert [seen.pop(name) for name in ("user", "own_file", "own_folder")] == [os.getuid(), "None", "None"]
     if "files of this user" in done.stderr:
         pytest.skip(f"this machine has no Landlock: {done.stderr}")

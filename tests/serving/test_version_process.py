@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from daybreak.contract.code_path import PASSED_ON
 from daybreak.contract.errors import ReleaseError
 from daybreak.extensions.router.answers import Answers
 from daybreak.extensions.router.loading import served
@@ -186,7 +187,7 @@ def test_a_version_sees_no_secret_and_reaches_nothing(
     *environment, parent, environ, maps, network, files = answer.items
     assert int(parent) in (os.getpid(), 1)  # 1 is the first process of a namespace
     own = {"HOME", "TMPDIR", "PYTHONPATH", "LC_CTYPE", "OMP_WAIT_POLICY"}
-    assert set(environment) <= {*carried_code.PASSED_ON, *own}
+    assert set(environment) <= {*PASSED_ON, *own}
     assert "canary" not in answer.text
     assert len(json.loads(files.replace("'", '"'))) <= 6  # three, a socket, the folder, one to spare
     if network == "connected":

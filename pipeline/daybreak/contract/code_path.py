@@ -13,12 +13,28 @@ SOURCE = "pipeline"  # folder of a checkout of Daybreak that holds the package
 FOLDER = "DAYBREAK_CODE"  # environment variable: the folder whose modules are the team's
 AT_HOME = ("PYTHONPATH", "PYTHONSAFEPATH", FOLDER)  # variables that mean something on this machine only
 LIBRARIES = ("site-packages", "dist-packages")
+# Variables that a process which runs or reads what others made is given; all others may be secrets.
+PASSED_ON = (
+    "PATH",
+    "PYTHONPATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+)
 
 
 def source_of(folder: Path) -> Path | None:
     """Returns the folder to import Daybreak from where `folder` is a checkout of it."""
     source = folder / SOURCE
     return source.absolute() if (source / "daybreak" / "__init__.py").is_file() else None
+
+
+def without_secrets() -> dict[str, str]:
+    """Returns the variables of a process that runs code of others, or reads their files."""
+    return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
 
 def environment(folder: Path) -> dict[str, str]:

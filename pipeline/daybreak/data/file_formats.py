@@ -3,8 +3,12 @@
 Parquet keeps its types; the columns of CSV are text. JSON is an object a line, or one array of objects.
 """
 
+import bz2
 import codecs
+import gzip
+import io
 import json
+import lzma
 import re
 import zipfile
 from collections.abc import Collection, Iterator
@@ -18,8 +22,9 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 PARQUET, JSON, CSV = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json"), (".csv", ".tsv")
-CODECS = {".zst": "zstd", ".lz4": "lz4"}  # that fsspec has only with further packages, by Arrow's name
-PACKED = (".gz", ".bz2", ".xz", ".lzma", ".zip", *CODECS)
+UNPACKERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".lzma": lzma.open}
+CODECS = {".zst": "zstd", ".lz4": "lz4"}  # which Python has not, by Arrow's name
+PACKED = (*UNPACKERS, ".zip", *CODECS)
 SUFFIXES = (*PARQUET, *JSON, *CSV, *(text + packed for text in (*JSON, *CSV) for packed in PACKED))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 ASCII = bytes(range(128)) + b'\x1b$B$"\x1b(B'  # which is a letter in ISO 2022
@@ -30,6 +35,7 @@ MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 LEAST_BYTES = 4  # of a value in memory, about
+MOST_COLUMNS = 10_000  # with those within columns
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 
 
@@ -45,23 +51,24 @@ def is_of(path: str, kinds: tuple[str, ...]) -> bool:
 
 
 @contextmanager
-def opened(system: Any, path: str) -> "Iterator[IO[bytes]]":
-    """Yields the file of an fsspec file system, unpacked; ArrowInvalid where it packs several files."""
-    name = path.lower()
-    codec = next((codec for suffix, codec in CODECS.items() if name.endswith(suffix)), None)
-    with system.open(path, "rb", compression=None if codec else "infer") as file:
-        if name.endswith(".zip"):
-            with system.open(path, "rb") as archive:
-                names = [each for each in zipfile.ZipFile(archive).namelist() if not each.endswith("/")]
+def unpacked(file: IO[bytes], path: str) -> "Iterator[IO[bytes]]":
+    """Yields an opened file, unpacked as its path says; ArrowInvalid where it packs several files."""
+    suffix = next((suffix for suffix in PACKED if path.lower().endswith(suffix)), "")
+    if suffix == ".zip":
+        with zipfile.ZipFile(file) as archive:
+            names = [each for each in archive.namelist() if not each.endswith("/")]
             if len(names) != 1:
                 raise pa.ArrowInvalid(
                     f"it packs {len(names)} files ({', '.join(names[:3])}), and one is read"
                 )
-        if codec:
-            with pa.CompressedInputStream(file, codec) as unpacked:
-                yield unpacked
-        else:
-            yield file
+            with archive.open(names[0]) as one:
+                yield one
+    elif suffix:
+        unpacker = UNPACKERS.get(suffix) or (lambda packed: pa.CompressedInputStream(packed, CODECS[suffix]))
+        with unpacker(file) as stream:
+            yield stream
+    else:
+        yield file
 
 
 def as_utf8(data: bytes) -> bytes:
@@ -77,10 +84,16 @@ def num_bytes(file: pq.ParquetFile) -> int:
     return int(max(packed, facts.num_rows * facts.num_columns * LEAST_BYTES))
 
 
-def without_views(rows: pa.Table) -> pa.Table:
-    """Returns the rows with plain texts and bytes, as Arrow cannot take rows of views."""
+def without_views(schema: pa.Schema) -> pa.Schema:
+    """Returns columns with plain texts and bytes, as Arrow cannot take rows of views."""
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return rows.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in rows.schema]))
+    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
+
+
+def expect_columns(num: int) -> None:
+    """Raises ArrowInvalid where a file has more columns than are read."""
+    if num > MOST_COLUMNS:
+        raise pa.ArrowInvalid(f"it has {num:,} columns, and {MOST_COLUMNS:,} are read")
 
 
 def read_csv(data: bytes, *, delimiter: str, encoding: str, kept: Collection[str]) -> pa.Table:
@@ -90,13 +103,14 @@ def read_csv(data: bytes, *, delimiter: str, encoding: str, kept: Collection[str
     elif ASCII.decode(encoding, "replace") != ASCII.decode():  # a letter may have a quote's byte
         data, encoding = data.decode(encoding).encode(), "utf8"
     if data.count(b'"') % 2:  # the reader would take the rest of the file for one value
-        odd = next(n for n, line in enumerate(data.splitlines(), 1) if line.count(b'"') % 2)
+        odd = next(n for n, line in enumerate(_lines_of(data), 1) if line.count('"') % 2)
         raise pa.ArrowInvalid(f"Row #{odd}: a quote is opened and never closed")
     dialect = {
         # with threads an error has no line number
         "read_options": pyarrow.csv.ReadOptions(use_threads=False, encoding=encoding),
         "parse_options": pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
     }
+    expect_columns(data[: data.find(b"\n") + 1].count(delimiter.encode()) + 1)
     names = pyarrow.csv.open_csv(pa.BufferReader(data), **dialect).schema.names
     rows = pyarrow.csv.read_csv(
         pa.BufferReader(data),
@@ -107,6 +121,10 @@ def read_csv(data: bytes, *, delimiter: str, encoding: str, kept: Collection[str
     )
     names = [name if name in kept else name.strip(" ") for name in rows.column_names]
     return pa.table([_stripped(each) for each in rows.columns], names)
+
+
+def _lines_of(data: bytes) -> Iterator[str]:
+    return io.TextIOWrapper(io.BytesIO(data), "latin-1")
 
 
 def _stripped(texts: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from daybreak.contract import extras, records
 from daybreak.contract.errors import DataError, NoFiles, ParamsError, SourceUnreachable, is_unreachable
 from daybreak.contract.formats import counted
-from daybreak.data import day_files, file_formats
+from daybreak.data import day_files
 from daybreak.data.day_files import DayFile
 
 CHANGES = ("mtime", "ETag", "etag", "LastModified", "updated")  # facts that file systems have of a file
@@ -126,14 +126,17 @@ class FileListing:
         return [str(facts.get(key)) for key in ("size", *CHANGES)]
 
     def opened(self, path: str) -> AbstractContextManager[IO[bytes]]:
-        """Returns a file to read, unpacked.
+        """Returns a file to read, as it was delivered.
 
         Raises DataError where a local path is a device or a pipe, or a link that leads out of the folder. A
         single file that the url names may be a link, since params.yaml names it.
         """
-        if isinstance(self._system, LocalFileSystem) and Path(path).exists():
+        if not isinstance(self._system, LocalFileSystem):
+            opened: AbstractContextManager[IO[bytes]] = self._system.open(path, "rb")
+            return opened
+        if Path(path).exists():
             self._expect_file(path)
-        return file_formats.opened(self._system, path)
+        return Path(path).open("rb")
 
     def _expect_file(self, path: str) -> None:
         if not Path(path).is_file():

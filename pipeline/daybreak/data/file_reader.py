@@ -1,22 +1,22 @@
 """Reads a file of rows as they were delivered, under the names of the workload's table."""
 
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from daybreak.contract.errors import DataError, SourceUnreachable, is_unreachable
 from daybreak.contract.formats import size
-from daybreak.data import casts, day_files, file_formats
+from daybreak.data import casts, day_files
 from daybreak.data.bad_cells import cast_each
-from daybreak.data.file_formats import JSON, PARQUET
+from daybreak.data.file_formats import as_utf8
 from daybreak.data.file_listing import FileListing
 from daybreak.data.numbers import NumberFormat, marked
+from daybreak.data.parser import PARSER
+from daybreak.data.parser_process import TooLarge
 
 HEAD_BYTES = 1 << 18  # of a CSV file, from which the dialect is detected
 
@@ -40,7 +40,15 @@ class FileReader:
         origin = self._origin(path)
         try:
             with self.listing.opened(path) as file:
-                rows = self._rows(path, file)
+                rows = PARSER.rows(
+                    file,
+                    path=path,
+                    origin=origin,
+                    max_bytes=self.max_bytes,
+                    delimiter=self.delimiter,
+                    encoding=self.encoding,
+                    kept=self.columns.values(),
+                )
             if len(rows):
                 for name, value in day_files.keys_in(self.listing.below(path)).items():
                     if name not in rows.column_names:
@@ -54,7 +62,9 @@ class FileReader:
             raise DataError(f"{origin} does not exist; check that it is delivered, and source.url") from None
         except pa.ArrowInvalid as error:
             raise DataError(f"{_place(origin, str(error))}; fix it, or have it delivered again") from None
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        except TooLarge:
+            raise self._too_large(path) from None
+        except (OSError, ValueError) as error:
             failure = SourceUnreachable if is_unreachable(error) else DataError
             raise failure(f"{origin} cannot be read: {error}; check its permissions and contents") from None
         return rows
@@ -63,16 +73,17 @@ class FileReader:
         """Returns whole lines from the beginning of a file of CSV, unpacked; b"" if it cannot be read."""
         try:
             with self.listing.opened(path) as file:
-                data = file.read(HEAD_BYTES)
-        except (OSError, EOFError, pa.ArrowInvalid):
+                data = PARSER.head(file, path=path, max_bytes=self.max_bytes, num_bytes=HEAD_BYTES)
+        except (OSError, ValueError, TooLarge, DataError):
             return b""  # the reader of the whole file reports the error
-        data = file_formats.as_utf8(data)
+        data = as_utf8(data)
         return data if len(data) < HEAD_BYTES else data[: data.rfind(b"\n") + 1]
 
     def contents(self, path: str, file: IO[bytes]) -> bytes:
         """Returns the bytes of an opened file; DataError if they are more than `max_bytes`."""
         data = file.read(self.max_bytes + 1)
-        self._expect_room(path, len(data))
+        if len(data) > self.max_bytes:
+            raise self._too_large(path)
         return data
 
     def renamed(self, rows: pa.Table) -> pa.Table:
@@ -89,19 +100,6 @@ class FileReader:
         ours = {theirs: name for name, theirs in self.columns.items() if theirs in rows.column_names}
         kept = [name for name in rows.column_names if name in ours or name not in ours.values()]
         return rows.select(kept).rename_columns([ours.get(name, name) for name in kept])
-
-    def _rows(self, path: str, file: IO[bytes]) -> pa.Table:
-        """The rows of an opened file, under its own names."""
-        if path.lower().endswith(PARQUET):
-            delivered = pq.ParquetFile(file)
-            self._expect_room(path, file_formats.num_bytes(delivered))
-            return file_formats.without_views(delivered.read())
-        data = self.contents(path, file)
-        if file_formats.is_of(path, JSON):
-            return file_formats.read_json(data)
-        return file_formats.read_csv(
-            data, delimiter=self.delimiter, encoding=self.encoding, kept={*self.columns.values()}
-        )
 
     def _with_clock(self, rows: pa.Table, origin: str) -> pa.Table:
         """The rows with the time of day in `cut_by`, and without the column `clock`."""
@@ -122,13 +120,11 @@ class FileReader:
             times = pc.if_else(bad, values.cast(pa.string()), times.cast(pa.string()))
         return rows.set_column(rows.column_names.index(self.cut_by), self.cut_by, times)
 
-    def _expect_room(self, path: str, num_bytes: int) -> None:
-        if num_bytes > self.max_bytes:
-            raise DataError(
-                f"{self._origin(path)} holds more than {size(self.max_bytes)} of rows, unpacked, which may "
-                f"not fit into memory; look who made it, have it delivered in smaller files, or raise "
-                f"source.max_gb"
-            )
+    def _too_large(self, path: str) -> DataError:
+        return DataError(
+            f"{self._origin(path)} holds more than {size(self.max_bytes)} of rows, unpacked, which may not "
+            f"fit into memory; look who made it, have it delivered in smaller files, or raise source.max_gb"
+        )
 
     def _origin(self, path: str) -> str:
         """The name of a file in errors: as the user wrote it, if the url names the file itself."""

@@ -16,7 +16,6 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from daybreak.contract import records
+from daybreak.contract.code_path import without_secrets
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
 from daybreak.contract.record_types import Release, Version
 from daybreak.registry import confined
@@ -38,25 +38,13 @@ MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")
 ARCHIVE = "code.zip"  # in that folder
 OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
-# Variables that a process which runs a version's code is given; all others may be secrets.
-PASSED_ON = (
-    "PATH",
-    "PYTHONPATH",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-)
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
 SECRET = (".git", ".dvc/config.local", "var")  # of the home of the nights
 
 
 def environment(scratch: Path) -> dict[str, str]:
     """Returns the environment for a process that runs a version's code, whose own folder is `scratch`."""
-    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return passed_on | {"HOME": str(scratch), "TMPDIR": str(scratch)}
+    return without_secrets() | {"HOME": str(scratch), "TMPDIR": str(scratch)}
 
 
 def command(

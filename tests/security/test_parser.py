@@ -1,0 +1,211 @@
+"""Whoever delivers files takes no memory, and sees no secret, by what reads them. Real processes."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from daybreak.contract.code_path import PASSED_ON
+from daybreak.contract.errors import DataError
+from daybreak.data.parser import PARSER
+from daybreak.data.parser_process import ROOM_BYTES
+from daybreak.data.source import Files
+
+MAX_GB = 0.02
+
+
+def keys(path: Path) -> None:
+    """An object a line, each with a key of its own: columns times rows."""
+    path.write_text("".join(f'{{"time": "2025-01-31", "k{n}": 1}}\n' for n in range(5000)))
+
+
+def one_array(path: Path) -> None:
+    """An object of Python for three bytes each."""
+    path.write_bytes(gzip.compress(b"[" + b"{}," * 6_000_000 + b"{}]\n", 1))
+
+
+def one_list(path: Path) -> None:
+    """A row, whose list is one value and its number."""
+    values = pa.nulls(100_000_000, pa.int8()).fill_null(1)
+    pq.write_table(pa.table({"x": pa.ListArray.from_arrays([0, len(values)], values)}), path)
+
+
+def one_text(path: Path) -> None:
+    """A long text that is written once for many rows."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 400, pa.int32()), pa.array(["x" * 15_000_000]))
+    pq.write_table(pa.table({"x": texts}), path, compression="zstd", store_schema=False)
+
+
+def levels(path: Path) -> None:
+    """Lists of lists."""
+    value: Any = 1
+    for _ in range(25):
+        value = [value]
+    pq.write_table(pa.table({"x": [value]}), path)
+
+
+def columns(path: Path) -> None:
+    """Rows of a comma for each of many columns."""
+    path.write_bytes(gzip.compress(",".join(f"c{n}" for n in range(20_000)).encode() + b"\n" + b"," * 19_999))
+
+
+def nulls(path: Path) -> None:
+    """As many missing values as a file may have."""
+    pq.write_table(pa.table({"x": pa.nulls(4_800_000, pa.binary())}), path, compression="zstd")
+
+
+def odd_quote(path: Path) -> None:
+    """A quote that is never closed, before empty lines."""
+    path.write_bytes(gzip.compress(b'time,amount\n"a' + b"\n" * 6_000_000, 1))
+
+
+WITHIN = r"bomb\.\S+, of [\d.]+ \w+ as delivered, cannot be read within 3\d\d MB of memory"
+WITHIN_LEAST = WITHIN.replace("3", "2", 1)
+BOMBS: dict[Callable[[Path], None], tuple[str, str]] = {
+    keys: ("jsonl", WITHIN_LEAST),
+    one_array: ("json.gz", WITHIN),
+    one_list: ("parquet", WITHIN_LEAST),
+    one_text: ("parquet", WITHIN),
+    levels: ("parquet", r"bomb\.parquet: it has values within values, 26 deep, and 20 are read"),
+    columns: ("csv.gz", r"bomb\.csv\.gz: it has 20,000 columns, and 10,000 are read"),
+    nulls: ("parquet", "4800000 rows"),
+    odd_quote: ("csv.gz", "line 2: a quote is opened and never closed"),
+}
+READ = f"""
+import json, resource, sys
+from daybreak.contract.errors import DataError
+from daybreak.data.parser import PARSER
+from daybreak.data.source import Files
+
+def taken(of):
+    return resource.getrusage(of).ru_maxrss * 1024
+
+for path in sys.argv[1:]:
+    before = taken(resource.RUSAGE_SELF)
+    try:
+        said = str(len(Files(path, max_gb={MAX_GB}).reader.read(path))) + " rows"
+    except DataError as error:
+        said = str(error)
+    PARSER.close()
+    print(json.dumps([said, taken(resource.RUSAGE_SELF) - before, taken(resource.RUSAGE_CHILDREN)]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.promise
+@pytest.mark.skipif(sys.platform != "linux", reason="no limit of memory")
+def test_a_small_file_takes_no_more_memory_than_its_limit_and_the_sentence_names_both(tmp_path: Path) -> None:
+    paths = []
+    for bomb, (suffix, _) in BOMBS.items():
+        paths.append(tmp_path / bomb.__name__ / f"bomb.{suffix}")
+        paths[-1].parent.mkdir()
+        bomb(paths[-1])
+        assert paths[-1].stat().st_size < 250_000
+    done = subprocess.run(
+        [sys.executable, "-c", READ, *paths], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stderr == ""
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for (_, wanted), (said, of_stage, of_parser) in zip(BOMBS.values(), found, strict=True):
+        assert pa.compute.match_substring_regex(pa.scalar(said), wanted).as_py(), said
+        assert of_stage < 40_000_000
+        assert of_parser < ROOM_BYTES + 4 * MAX_GB * 1e9 + 150_000_000  # of its libraries
+
+
+def full(path: Path, line: str) -> None:
+    """Fills a file with a line up to the limit."""
+    path.write_text(line * int(MAX_GB * 1e9 // len(line)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("suffix", "line"),
+    [
+        ("csv", ",,,,,1,,,,,\n"),  # text takes most by the byte where it is short
+        ("csv", "2025-01-31 10:00:00,12.5, north ,a remark on it\n"),
+        ("jsonl", '{"time": "2025-01-31T10:00:00", "amount": 12.5, "shop": "north"}\n'),
+    ],
+)
+def test_an_honest_file_of_the_most_that_one_may_hold_is_read(tmp_path: Path, suffix: str, line: str) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    full(path, line)
+    rows = Files(str(path), max_gb=MAX_GB).reader.read(str(path))
+    assert len(rows) == path.stat().st_size // len(line) - (suffix == "csv")
+
+
+def test_the_process_that_reads_has_no_secret_and_opens_only_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYBREAK_TOKEN", "canary")
+    PARSER.close()
+    (tmp_path / "rows.csv").write_text("time,amount\n2025-01-31,1\n")
+    Files(str(tmp_path / "rows.csv")).reader.read(str(tmp_path / "rows.csv"))
+    assert PARSER.pid is not None
+    environ = Path(f"/proc/{PARSER.pid}/environ")
+    if not environ.exists():
+        pytest.skip("this machine shows no environment of a process")
+    names = {each.partition("=")[0] for each in environ.read_text().split("\0") if each}
+    assert names <= {*PASSED_ON, "LC_CTYPE"}
+
+
+STARTED = """
+import os, signal, sys, time
+from daybreak.data.parser import PARSER
+from daybreak.data.source import Files
+Files(sys.argv[1]).reader.read(sys.argv[1])
+print(PARSER.pid, flush=True)
+if sys.argv[2] == "waits":
+    time.sleep(600)
+os.mkfifo(sys.argv[2])
+pipe = os.open(sys.argv[2], os.O_RDWR)  # has no bytes and no end
+how = {"delimiter": ",", "encoding": "utf8", "kept": ()}
+PARSER.rows(open(pipe, "rb"), path="rows.csv", origin="rows.csv", max_bytes=10**9, **how)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("what", ["waits", "reads"])
+def test_a_stage_that_is_stopped_leaves_no_process_that_reads(
+    tmp_path: Path, sent: signal.Signals, what: str
+) -> None:
+    (tmp_path / "rows.csv").write_text("time,amount\n2025-01-31,1\n")
+    words = [what if what == "waits" else str(tmp_path / "pipe")]
+    stage = subprocess.Popen(
+        [sys.executable, "-c", STARTED, str(tmp_path / "rows.csv"), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert stage.stdout
+    with stage.stdout:
+        parser = Path(f"/proc/{stage.stdout.readline().strip()}")
+    while what == "reads" and not Path(words[0]).exists():
+        time.sleep(0.01)
+    os.killpg(stage.pid, sent)
+    stage.wait(60)
+    while parser.exists() and "\nState:\tZ" not in (parser / "status").read_text():
+        time.sleep(0.01)
+
+
+def test_after_a_file_that_ended_the_process_the_next_one_is_read(tmp_path: Path) -> None:
+    for name in ("one.csv", "two.csv"):
+        (tmp_path / name).write_text("time,amount\n2025-01-31,1\n")
+    reader = Files(str(tmp_path / "*.csv")).reader
+    reader.read(str(tmp_path / "one.csv"))
+    assert PARSER.pid
+    os.kill(PARSER.pid, signal.SIGKILL)
+    with pytest.raises(DataError, match="the process that reads it ended by SIGKILL; look who made it"):
+        reader.read(str(tmp_path / "one.csv"))
+    assert len(reader.read(str(tmp_path / "two.csv"))) == 1
