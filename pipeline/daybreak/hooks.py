@@ -49,6 +49,7 @@ class Extension:
     downstream: str = ""  # function of the home that tells others what serves and was predicted, each once
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
     board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
+    now: str = ""  # function of the home that writes what stands now to a file, after a night and each watch
     checks: str = ""  # function of the home and params; yields what `check` finds (extensions/router/)
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
     sections: str = ""  # models of its keys of params.yaml, each as `section=path` (contract/params.py)
@@ -124,7 +125,7 @@ EXTENSIONS = {
         sections="notify=settings:DownstreamParams",
         keys="notify.webhooks notify.webhook_secret notify.airflow_url",
     ),
-    "pages": Extension(commands="commands", board="fleet_rows:write_board"),
+    "pages": Extension(commands="commands", board="fleet_rows:write_board", now="fleet_rows:write_now"),
     "fleets": Extension(commands="commands", share="evening:plan"),
     "erasure": Extension(commands="commands"),
     "notebooks": Extension(),

@@ -274,6 +274,17 @@ def test_an_extension_tells_others_what_serves_at_each_look_at_the_ledger(
     assert (home.var / fake("releases:NOTES")).read_text().split() == ["told", "told"]
 
 
+def test_an_extension_writes_what_stands_now_after_each_watch_and_night(
+    hooked: Hooked, repository: Path
+) -> None:
+    hooked(now="releases:now")
+    home = Home(repository)
+    publisher.publish_home(home)
+    runner.run(home, "open", day=date(2025, 1, 2))
+    publisher.publish_closed(home)
+    assert (home.var / fake("releases:NOTES")).read_text().split() == ["now", "now"]
+
+
 def test_report_writes_the_board_of_an_extension(hooked: Hooked, tmp_path: Path) -> None:
     hooked(board="releases:board")
     [page] = commands._boards(Home(tmp_path), all=True)

@@ -20,6 +20,7 @@ from daybreak.contract.record_types import Plan, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.registry import approval
 from daybreak.report import outcome, standing
+from daybreak.report.outcome import NightView
 from daybreak.rollout import night_events
 from daybreak.storage import jsonl, ledger
 from daybreak.storage.home import Home
@@ -40,6 +41,7 @@ class NightRow:
     day: str
     outcome: outcome.Outcome
     verdict: str  # in a word or two
+    sentence: str  # the same as a sentence
     reason: str
     closed_at: float
     serves: int  # version, from then on; 0: none
@@ -80,6 +82,7 @@ class NightRow:
     run_id: str = ""  # of MLflow
     experiment: str = "0"  # that the run is in
     airflow_run: str = ""
+    predict_until: float = 0.0  # when predictions were to be written; 0: none were asked for
     num_predicted: int | None = None  # rows of predictions that were written; None: there were none
     predicted_by: int = 0  # version
 
@@ -121,6 +124,7 @@ def row_of(entry: Entry) -> NightRow:
         day=str(entry.night.day),
         outcome=outcome.outcome(entry),
         verdict=outcome.word(entry),
+        sentence=outcome.headline(NightView(entry=entry)).sentence,
         reason=_reason(entry),
         closed_at=entry.closed_at.timestamp() if entry.closed_at else 0.0,
         serves=outcome.champion(entry),
@@ -181,6 +185,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         run_id=entry.version.run_id if entry.version else "",
         experiment=entry.version.experiment if entry.version else "0",
         airflow_run=night.airflow_run,
+        predict_until=night.predict_until.timestamp() if night.predict_until else 0.0,
         num_predicted=entry.predictions.num_rows if entry.predictions else None,
         predicted_by=entry.predictions.version if entry.predictions else 0,
     )

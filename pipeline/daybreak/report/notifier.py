@@ -10,22 +10,23 @@ ended after `LIMIT_S`.
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from functools import partial
-from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 from zoneinfo import ZoneInfo
 
-from daybreak.contract import formats, records
-from daybreak.contract.errors import DataError, PipelineError
-from daybreak.contract.record_parts import Event, Record
+from daybreak.contract import formats
+from daybreak.contract.errors import PipelineError
+from daybreak.contract.record_parts import Event
 from daybreak.contract.sections import NotifyEvent, NotifyParams
-from daybreak.report import messages
+from daybreak.report import message_log, messages
+from daybreak.report.message_log import Messages, Sent, Waiting
 from daybreak.storage import events
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
@@ -54,30 +55,12 @@ APPRISE = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waiting(Record):
-    """A message that waits to be sent."""
-
-    event: Event
-    to: Literal["all", "urgent"]  # `command` and `urls`, or `urgent_urls`
-    since: datetime
-    tried_at: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Messages(Record):
-    """The messages of a home that wait, in order, and the keys of the newest events that have had theirs."""
-
-    waiting: tuple[Waiting, ...] = ()
-    announced: tuple[str, ...] = ()
-
-
 def tell(home: Home, *happened: Event) -> bool:
     """Sends messages on events that are new and of a kind to be sent, and waiting messages that are due.
 
     Without any event it only does the latter. Returns False where a message could not be sent.
     """
-    if not any(event.kind in TOLD_KINDS for event in happened) and not _read(home).waiting:
+    if not any(event.kind in TOLD_KINDS for event in happened) and not message_log.read(home).waiting:
         return True
     loaded = home.last_params(home.folder)
     return _tell(home, happened, loaded.notify, zone=loaded.night.time_zone)
@@ -114,12 +97,12 @@ def _tell(home: Home, happened: Sequence[Event], given: NotifyParams, *, zone: s
     quiet = is_quiet(given.quiet_hours, now.astimezone(ZoneInfo(zone)))
     wanted = [event for event in happened if event.kind in given.on]
     try:
-        with alone(_path(home).with_suffix(".lock")):
-            kept = _with_new(_read(home), wanted, given, now=now)
-            _write(home, kept)
+        with alone(message_log.path(home).with_suffix(".lock")):
+            kept = _with_new(message_log.read(home), wanted, given, now=now)
+            message_log.write(home, kept)
             return _send_due(home, kept, given, quiet=quiet)
     except OSError as error:  # as on a full disk, of which people have to hear
-        log.error("messages cannot be kept in %s: %s", _path(home), error)
+        log.error("messages cannot be kept in %s: %s", message_log.path(home), error)
         texts = [text_of(home, event, now=now) for event in wanted if event.kind in AT_ONCE]
         return not any([_faults(text, given.command, (*given.urls, *given.urgent_urls)) for text in texts])
 
@@ -148,18 +131,23 @@ def _send_due(home: Home, kept: Messages, given: NotifyParams, *, quiet: bool) -
             continue
         text = text_of(home, message.event, now=now)
         command, urls = ("", given.urgent_urls) if message.to == "urgent" else (given.command, given.urls)
-        num_faults = len(_faults(text, command, urls))
+        handed = _hand(text, command, urls)
+        took = tuple(name for name, fault in handed if not fault)
+        num_faults = len(handed) - len(took)
         left: tuple[Waiting, ...] = ()
         if num_faults:
             failed.add(message.to)
-        if num_faults and num_faults == bool(command) + len(urls):  # nobody has it
+        if took:
+            sent = Sent(kind=message.event.kind, night=message.event.night, at=now, to=took)
+            kept = replace(kept, sent=(*kept.sent, sent)[-message_log.SHOWN :])
+        elif num_faults:  # nobody has it
             if now - message.since < GIVEN_UP_AFTER:
                 left = (replace(message, tried_at=now),)
             else:
                 log.error("nobody could be told within %s: %s", GIVEN_UP_AFTER, text)
         place = kept.waiting.index(message)
         kept = replace(kept, waiting=(*kept.waiting[:place], *left, *kept.waiting[place + 1 :]))
-        _write(home, kept)
+        message_log.write(home, kept)
     return not failed
 
 
@@ -178,10 +166,25 @@ def text_of(home: Home, event: Event, *, now: datetime) -> str:
     return messages.message(event, shown, night=name, now=now)
 
 
+def name_of(url: str) -> str:
+    """Returns the name of a notifier by its URL, which is a secret: its variable, or its scheme.
+
+    >>> name_of("$SLACK_URL"), name_of("mailto://team:$MAIL_PASSWORD@example.com"), name_of("T0K3N")
+    ('$SLACK_URL', 'mailto', 'a URL')
+    """
+    named = re.fullmatch(r"\$\w+|\$\{\w+\}", url) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)", url)
+    return named[0] if named else "a URL"
+
+
+def _hand(message: str, command: str, urls: Sequence[str]) -> list[tuple[str, str]]:
+    """Hands a message to all notifiers; returns each by its name, and why it failed, "" where it did not."""
+    ran = [("notify.command", _run(command, message))] if command else []
+    return [*ran, *zip(map(name_of, urls), _send(tuple(urls), message), strict=True)]
+
+
 def _faults(message: str, command: str, urls: Sequence[str]) -> list[str]:
     """Hands a message to all notifiers, and returns why those of them failed that did; both are logged."""
-    ran = [_run(command, message)] if command else []
-    return [fault for fault in (*ran, *_send(tuple(urls), message)) if fault]
+    return [fault for _, fault in _hand(message, command, urls) if fault]
 
 
 def _run(command: str, message: str) -> str:
@@ -239,22 +242,3 @@ def _fault(url: str, *, message: str) -> str:
     except OSError as error:
         return f"Apprise did not start: {error.strerror}"
     return f"Apprise ended with exit status {ended.returncode}" if ended.returncode else ""
-
-
-def _read(home: Home) -> Messages:
-    """Returns the messages that are kept; none where the file cannot be read, which is logged."""
-    try:
-        return records.loads(Messages, _path(home).read_text(), source=str(_path(home)))
-    except FileNotFoundError:
-        return Messages()
-    except DataError as error:
-        log.error("messages that waited are lost: %s", error)
-        return Messages()
-
-
-def _write(home: Home, kept: Messages) -> None:
-    records.replace_text(_path(home), records.dumps(kept))
-
-
-def _path(home: Home) -> Path:
-    return home.var / "messages.json"

@@ -170,6 +170,18 @@ def test_without_scripts_the_same_is_asked_of_the_server(browser: Any, shown: Ni
 
 
 @pytest.mark.parametrize("width", [390, 1280])
+def test_what_stands_now_is_whole_on_each_screen_and_accessible(
+    browser: Any, shown: Nights, width: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    seen = tests.browser.look(page, f"{shown.url}/now")
+    keep(page, f"now-{width}")
+    assert (seen.complaints, seen.requests, seen.violations) == ((), (), ())
+    assert seen.wider_by <= 0
+    assert "runs on local" in page.locator(".card", has_text="shop").inner_text()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_of_months_is_whole_on_each_screen_and_accessible(
     browser: Any, shown: Nights, width: int
 ) -> None:

@@ -7,7 +7,7 @@ browser without scripts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -55,6 +55,7 @@ class Model:
     rows: Sequence[NightRow]
     pages: Mapping[str, str]
     notices: Sequence[str] = ()  # recipes that a person holds, served rows unlike training: a sentence each
+    held_until: Sequence[date] = ()  # last nights of the holds that end by themselves
     fault: str = ""  # why its ledger cannot be read
 
 

@@ -1,4 +1,4 @@
-"""Reads the nights of each model of a fleet, closed and running, and writes the board over them as files."""
+"""Reads the nights of each model of a fleet, closed and running, and writes pages over them as files."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -7,17 +7,19 @@ from pathlib import Path
 
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.records import replace_text
-from daybreak.extensions.pages import board, open_nights
+from daybreak.extensions.pages import board, on_call, open_nights
 from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.live import RunningPage
+from daybreak.extensions.pages.on_call import Facts
 from daybreak.gate import served_notices
-from daybreak.report import links
+from daybreak.report import links, message_log
 from daybreak.report.night_rows import NightRow, NightRows
 from daybreak.rollout import hold
 from daybreak.storage import homes
 from daybreak.storage.home import Home
 from daybreak.storage.homes import FleetHome
 
+NOW = "now.html"  # in `var` of the home that leads
 Pages = Callable[[FleetHome, Sequence[NightRow]], dict[str, str]]
 
 
@@ -45,6 +47,7 @@ class FleetRows:
             rows=rows,
             pages=pages(home, rows),
             notices=[*map(str, held), *served_notices.notices(home.home)],
+            held_until=[one.hold.until for one in held if one.hold.until],
         )
 
 
@@ -62,6 +65,40 @@ def running(members: Sequence[FleetHome], *, now: datetime, pages: bool = False)
                     RunningPage(state=state, model=home.model if len(members) > 1 else "", href=href)
                 )
     return shown
+
+
+def standing(rows: FleetRows, members: Sequence[FleetHome], *, at: datetime) -> list[Facts]:
+    """Returns what is on record of each home's model now."""
+    return [_standing(rows, member, at=at) for member in members]
+
+
+def _standing(rows: FleetRows, member: FleetHome, *, at: datetime) -> Facts:
+    (model,) = rows.models([member], pages=lambda home, rows: {})
+    if model.fault:
+        return Facts(model=model.name, rows=(), fault=model.fault)
+    notify = member.home.last_params(member.folder).notify
+    return Facts(
+        model=model.name,
+        rows=model.rows,
+        running=[page.state for page in running([member], now=at)],
+        notices=model.notices,
+        held_until=model.held_until,
+        messages=message_log.read(member.home),
+        notifies=bool(notify.command or notify.urls or notify.urgent_urls),
+    )
+
+
+def write_now(home: Home) -> Path:
+    """Writes the page of what stands now to the home that leads the fleet of a home, and returns its path."""
+    now = datetime.now(UTC)
+    lead = homes.lead_of(home.folder)
+    members = homes.homes(lead)
+    by = next((each.model for each in members if each.folder.resolve() == home.folder.resolve()), "")
+    path = Home(lead).var / NOW
+    replace_text(
+        path, on_call.page(standing(FleetRows(), members, at=now), at=now, by=by or home.folder.name)
+    )
+    return path
 
 
 def write_board(home: Home, *, all: bool) -> Path:

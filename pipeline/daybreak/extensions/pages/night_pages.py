@@ -8,6 +8,7 @@
     GET /nights/MODEL/NIGHT/       a night: live while it runs, the report while a person is asked and after
                                    the night is closed
     GET /nights/MODEL/NIGHT/docs/  Data Docs of that night, without scripts
+    GET /now                       what stands now, of all models, for whoever is on call
     GET /health                    whether it answers
 
 It is a process of its own, so that no user waits while a page is made, and has the router's stack: the same
@@ -36,7 +37,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
 from daybreak.data.validator import DOCS
-from daybreak.extensions.pages import board, comparison, export, fleet_rows, live, months
+from daybreak.extensions.pages import board, comparison, export, fleet_rows, live, months, on_call
 from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.fleet_rows import FleetRows
 from daybreak.extensions.pages.live import RunningPage
@@ -105,6 +106,13 @@ class NightPages:
             models = self._rows.models(self.homes(), pages=_pages)
             running = fleet_rows.running(self.homes(), now=now, pages=True)
         return _html(board.board(models, query=query, at=now, running=running, source=LIVE), scripts=True)
+
+    def now(self) -> Response:
+        """Returns the page of what stands now."""
+        at = datetime.now(UTC)
+        with self._alone:
+            shown = fleet_rows.standing(self._rows, self.homes(), at=at)
+        return _html(on_call.page(shown, at=at), scripts=False)
 
     def months(self, asked: Mapping[str, str]) -> Response:
         """Returns the page of months, or its table as CSV or, with the costs by machine, as JSON."""
@@ -268,6 +276,10 @@ def _add_pages(app: FastAPI, pages: NightPages) -> None:
     @app.get(links.NIGHTS)
     async def overview(request: Request) -> Response:
         return await asyncio.to_thread(pages.board, request.query_params)
+
+    @app.get("/now")
+    async def what_is_now() -> Response:
+        return await asyncio.to_thread(pages.now)
 
     @app.get(f"{links.NIGHTS}/months")
     async def months(request: Request) -> Response:

@@ -70,6 +70,7 @@ class RunningNight:
     usd: float = 0.0
     heard_at: datetime | None = None  # the newest heartbeat
     is_late: bool = False
+    asked_until: datetime | None = None  # a person may answer; None: nobody is asked
     shows_evidence: bool = False  # a person is asked, and the page of the night has what they need
 
 
@@ -92,6 +93,7 @@ def running(facts: NightFacts, *, now: datetime) -> RunningNight:
         usd=facts.usd,
         is_late=now > (night.train_until if stage == "train" else night.decide_until),
         chance=plan.forecast.chance if plan and entry.training is None else None,
+        asked_until=facts.view.asked_until,
         shows_evidence=facts.has_page and facts.view.asked_until is not None,
     )
     return _with_job(common, job, plan, facts, now=now) if job and plan else common

@@ -55,6 +55,12 @@ def board(home: Home, *, all: bool) -> Path:
     return page
 
 
+def now(home: Home) -> None:
+    """Notes that it was called."""
+    with (home.var / NOTES).open("a") as notes:
+        notes.write("now\n")
+
+
 def told(home: Home) -> bool:
     """Notes that it was called."""
     with (home.var / NOTES).open("a") as notes:
