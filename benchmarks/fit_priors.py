@@ -2,9 +2,10 @@
 
     python -m benchmarks.fit_priors     writes that file, from all cells of step_times.py
 
-A cell is a network on a cluster. The constants of each cell give the priors' means and deviations, and the
-amplitudes of the residual are those under which all cells are most likely (empirical Bayes). `without` fits
-to the cells of other networks, or of other clusters, only: bench_throughput.py predicts with these.
+A cell is a network on a cluster of a laboratory. The constants of each cell give the priors' means and
+deviations, between laboratories and within them. The amplitudes of the residual are those under which the
+cells of a laboratory are most likely (empirical Bayes), widened by what sets laboratories apart. `without`
+fits to the cells of other networks, clusters, or laboratories only: bench_throughput.py predicts with these.
 """
 
 import json
@@ -16,17 +17,30 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks import frame
-from benchmarks.step_times import APPS, CLUSTERS, DEVICES, PARAMETERS, line, middle, steps
+from benchmarks.step_times import (
+    APPS,
+    CLUSTERS,
+    DEVICES,
+    GAVEL,
+    GAVEL_CLUSTERS,
+    LABORATORY,
+    PARAMETERS,
+    line,
+    middle,
+    steps,
+)
 from daybreak.prediction.priors import NAMES, Constants, Priors, Residual
 from daybreak.prediction.priors import priors as shipped
 from daybreak.prediction.step_time import FIXED, MANY, MIX, ONE, PER_SAMPLE
 from daybreak.prediction.throughput import MachineKind, StepTime
+from daybreak.prediction.update_time import ROOFLINE_SHARE
 
 MOST = 60 if frame.QUICK else 100  # steps of each cell
 ROUNDS = 2
 # Before any job is known; deviations of scales are wide enough for any.
 UNINFORMED = Constants(
     mean=(0.0, 0.0, 0.0, 0.4, 0.2, 0.4, 0.0, 0.3, 0.5, 0.1),
+    laboratory=(0.0,) * len(NAMES),
     job=(1.0, 0.5, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.07),
     device=(0.0,) * len(NAMES),
     machine=(1.0, 0.7, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.07),
@@ -45,10 +59,14 @@ START = Residual(
     sync_noise=0.08,
 )
 AMPLITUDES = tuple(name for name in Residual.__annotations__ if not name.endswith("reach"))
+DOUBT = 1.0  # laboratories that a prior of their variance weighs
+APART = 0.4  # prior deviation between laboratories of the logarithm of an amplitude: a factor of 1.5
 LEAST, AROUND = 0.003, 1.0  # of an amplitude, and the deviation of its logarithm from START
 
 Cell = tuple[str, str]
 CELLS: tuple[Cell, ...] = tuple((app, cluster) for app in APPS for cluster in CLUSTERS)
+GAVEL_CELLS: tuple[Cell, ...] = tuple((app, cluster) for app in GAVEL.values() for cluster in GAVEL_CLUSTERS)
+ALL_CELLS = CELLS + GAVEL_CELLS
 
 
 @cache
@@ -65,8 +83,9 @@ def machine(cell: Cell, profiled_on: str) -> MachineKind:
     within = np.log(num_bytes / here.link_bytes_per_s)
     across = np.log(num_bytes / here.network_bytes_per_s)
     constants = np.zeros(len(NAMES))
-    constants[FIXED] = np.log(fixed)
-    constants[PER_SAMPLE] = np.log(per_sample) + np.log(by_flops * by_bandwidth) / 2
+    roofline = np.log(by_flops * by_bandwidth) / 2
+    constants[FIXED] = np.log(fixed) + ROOFLINE_SHARE * roofline
+    constants[PER_SAMPLE] = np.log(per_sample) + roofline
     constants[MANY], constants[ONE] = across, within - across
     return MachineKind(
         name=cluster,
@@ -91,13 +110,32 @@ def fitted(cell: Cell, priors: Priors) -> StepTime:
 
 
 def learn(cells: Sequence[Cell]) -> Priors:
-    """The priors that these cells have in common."""
+    """The priors of another laboratory, by the means of these cells and the variance between their own."""
     priors = replace(shipped(), constants=UNINFORMED, residual=START)
     for _ in range(ROUNDS):
         models = [fitted(cell, priors) for cell in cells]
         constants = _constants(cells, [model.constants for model in models])
-        priors = replace(priors, constants=constants, residual=_residual(models, constants))
+        priors = replace(priors, constants=constants, residual=_residual(cells, models, constants))
     return priors
+
+
+def by_laboratory(cells: Sequence[Cell]) -> list[list[int]]:
+    """Places of the cells of each laboratory."""
+    names = sorted({LABORATORY[cluster] for _, cluster in cells})
+    return [[k for k, cell in enumerate(cells) if LABORATORY[cell[1]] == name] for name in names]
+
+
+def between(means: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Variance of another laboratory around the mean of these, [laboratories, figures].
+
+    Two or three laboratories hardly show a variance, so its prior is a scaled inverse chi-square with the
+    weight of DOUBT laboratories and the scale `before` (weakly informative: Gelman 2006, Prior distributions
+    for variance parameters in hierarchical models). The mean of n laboratories is off by a n-th of it.
+    """
+    number = len(means)
+    squares = np.sum(np.square(means - means.mean(axis=0)), axis=0)
+    variance: np.ndarray = (squares + DOUBT * before) / (number - 1 + DOUBT) * (1 + 1 / number)
+    return variance
 
 
 def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray]) -> Constants:
@@ -111,18 +149,24 @@ def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray]) -> Constants:
             for cell, fit in zip(cells, fits, strict=True)
         ]
     )
-    number = len(cells)
-    mean = (relative.sum(axis=0) + UNINFORMED.mean) / (number + 1)
+    means = np.stack([relative[places].mean(axis=0) for places in by_laboratory(cells)])
+    within = np.concatenate(
+        [relative[places] - m for places, m in zip(by_laboratory(cells), means, strict=True)]
+    )
+    freedom = len(cells) - len(means)
+    squares = np.sum(np.square(within), axis=0) + np.square(UNINFORMED.profiled)
+    spread = np.sqrt(squares / (freedom + 1))
+    laboratory = np.sqrt(between(means, np.square(spread)))
+    mean = means.mean(axis=0)
     mean[[FIXED, PER_SAMPLE]] = 0.0  # a profile is not biased
-    squares = np.sum(np.square(relative - mean), axis=0) + np.square(UNINFORMED.profiled)
-    spread = np.sqrt(squares / (number + 1))
     # Between machines of one job, and between devices: constants of both against the roofline of the other.
+    # Another laboratory has another trainer too, so these say nothing of devices.
     apart = [
         (fits[k][:2] - fits[j][:2])
         - (np.array(machine((app, one), two).constants) - np.array(machine((app, two), two).constants))[:2]
         for k, (app, one) in enumerate(cells)
         for j, (other, two) in enumerate(cells)
-        if app == other and one < two
+        if app == other and one < two and LABORATORY[one] == LABORATORY[two]
     ]
     wild = [*np.abs(apart), np.array(UNINFORMED.machine[:2])]
     machines = 1.4826 * np.median(wild, axis=0)  # one network gains far more from tensor cores than others
@@ -131,12 +175,24 @@ def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray]) -> Constants:
     job[[FIXED, PER_SAMPLE]] = spread[[FIXED, PER_SAMPLE]] / np.sqrt(2)
     own[:2] = device[:2] = machines / np.sqrt(2)
     return Constants(
-        mean=tuple(mean), job=tuple(job), device=tuple(device), machine=tuple(own), profiled=tuple(half)
+        mean=tuple(mean),
+        laboratory=tuple(laboratory),
+        job=tuple(job),
+        device=tuple(device),
+        machine=tuple(own),
+        profiled=tuple(half),
     )
 
 
-def _residual(models: Sequence[StepTime], constants: Constants) -> Residual:
-    """The amplitudes under which the cells are most likely, not far from START."""
+def _residual(cells: Sequence[Cell], models: Sequence[StepTime], constants: Constants) -> Residual:
+    """The amplitudes of another laboratory: root mean squares, as their logarithms differ between these."""
+    each = np.stack([_amplitudes([models[k] for k in places], constants) for places in by_laboratory(cells)])
+    values = np.exp(each.mean(axis=0) + between(each, np.full(len(AMPLITUDES), APART**2)))
+    return replace(START, **dict(zip(AMPLITUDES, map(float, values), strict=True)))
+
+
+def _amplitudes(models: Sequence[StepTime], constants: Constants) -> np.ndarray:
+    """Logarithms of the amplitudes under which some cells are most likely, not far from START."""
     start = np.log([getattr(START, name) for name in AMPLITUDES])
 
     def loss(amplitudes: np.ndarray) -> float:
@@ -147,14 +203,19 @@ def _residual(models: Sequence[StepTime], constants: Constants) -> Residual:
         return float(sum(model.evidence(priors) for model in models) + apart)
 
     best = minimize(loss, start, method="L-BFGS-B", options={"maxiter": 12, "eps": 0.02})
-    values = np.maximum(LEAST, np.exp(best.x))
-    return replace(START, **dict(zip(AMPLITUDES, map(float, values), strict=True)))
+    return np.log(np.maximum(LEAST, np.exp(best.x)))
 
 
 @cache
-def without(*, app: str = "", cluster: str = "") -> Priors:
-    """The priors of the cells of other networks and other clusters."""
-    return learn([cell for cell in CELLS if cell[0] != app and cell[1] != cluster])
+def without(*, app: str = "", cluster: str = "", laboratory: str = "") -> Priors:
+    """The priors of the cells of other networks, other clusters and other laboratories."""
+    return learn(
+        [
+            cell
+            for cell in ALL_CELLS
+            if cell[0] != app and cell[1] != cluster and LABORATORY[cell[1]] != laboratory
+        ]
+    )
 
 
 def text(priors: Priors, cells: Collection[Cell], assumed: object) -> str:
@@ -165,8 +226,9 @@ def text(priors: Priors, cells: Collection[Cell], assumed: object) -> str:
     }
     residual = {key: round(value, 4) for key, value in asdict(priors.residual).items()}
     source = (
-        f"python -m benchmarks.fit_priors: {len(cells)} cells, {', '.join(APPS)} on T4 "
-        "(Pollux, OSDI'21) and on RTX 2080 Ti and A100 (Sia, SOSP'23)"
+        f"python -m benchmarks.fit_priors: {len(cells)} cells, {', '.join(PARAMETERS)} "
+        "on T4 (Pollux, OSDI'21), on RTX 2080 Ti and A100 (Sia, SOSP'23), and on K80 and P100 (Gavel, "
+        "OSDI'20); between laboratories with a weakly informative prior (Gelman 2006)"
     )
     return (
         json.dumps(
@@ -180,7 +242,7 @@ def main() -> None:
     """Fit to all cells, and write the file."""
     path = frame.ROOT / "pipeline" / "daybreak" / "prediction" / "priors.json"
     assumed = json.loads(path.read_text())["assumed"]
-    path.write_text(text(learn(CELLS), CELLS, assumed))
+    path.write_text(text(learn(ALL_CELLS), ALL_CELLS, assumed))
     print(path.read_text())
 
 

@@ -1,8 +1,10 @@
-"""Measured step times of four networks on three clusters, with the profile and the machine of each.
+"""Measured step times of six networks on five clusters of three laboratories, with profiles and machines.
 
-Pollux (OSDI'21) measured machines of four T4, Sia (SOSP'23) machines of eight RTX 2080 Ti and of eight A100.
+Pollux (OSDI'21) measured machines of four T4, Sia (SOSP'23) machines of eight RTX 2080 Ti and of eight A100,
+Gavel (OSDI'20) up to eight K80 or P100 in one machine, or in as many; two of its networks are also theirs.
 A profile has the ends of the batch on one device, as nights measure it; bytes to sum are those of the
-networks' published weights, and rates those of the devices' data sheets. Links and networks are assumed.
+networks' published weights (of Gavel's transformer and language model: assumed), and rates those of the
+devices' data sheets. Links and networks are assumed.
 """
 
 import csv
@@ -17,12 +19,23 @@ from daybreak.prediction.measurements import Measurement
 
 APPS = ("bert", "cifar10", "imagenet", "ncf")
 CLUSTERS = ("t4", "rtx", "dgx")
-PARAMETERS = {"bert": 110e6, "cifar10": 11.2e6, "imagenet": 25.6e6, "ncf": 1.5e6}
+LABORATORY = {"t4": "Pollux", "rtx": "Sia", "dgx": "Sia", "k80": "Gavel", "p100": "Gavel"}
+# The networks of Gavel by their names; one of them was measured on single devices only, and is left out.
+GAVEL = {"ResNet-18": "cifar10", "ResNet-50": "imagenet", "Transformer": "transformer", "LM": "lm"}
+GAVEL_CLUSTERS = ("k80", "p100")
+PARAMETERS = {
+    "bert": 110e6,
+    "cifar10": 11.2e6,
+    "imagenet": 25.6e6,
+    "ncf": 1.5e6,
+    "transformer": 55e6,
+    "lm": 14e6,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Rates by data sheets: dense FLOP/s at half precision, bytes/s of memory, link and network."""
+    """Rates by data sheets: dense FLOP/s as trained, bytes/s of memory, link and network."""
 
     name: str
     per_machine: int
@@ -57,6 +70,22 @@ DEVICES = {
         link_bytes_per_s=250e9,
         network_bytes_per_s=25e9,
     ),
+    "k80": Device(
+        name="K80",
+        per_machine=8,
+        flops_per_s=4.37e12,
+        bandwidth_bytes_per_s=240e9,
+        link_bytes_per_s=12e9,
+        network_bytes_per_s=1.25e9,
+    ),
+    "p100": Device(
+        name="P100",
+        per_machine=8,
+        flops_per_s=10.6e12,
+        bandwidth_bytes_per_s=732e9,
+        link_bytes_per_s=12e9,
+        network_bytes_per_s=1.25e9,
+    ),
 }
 
 
@@ -64,6 +93,7 @@ DEVICES = {
 def steps() -> dict[tuple[str, str], list[Measurement]]:
     """The measured steps by network and cluster; where a row has no placement, workers are spread evenly."""
     measured: dict[tuple[str, str], list[Measurement]] = {(a, c): [] for a in APPS for c in CLUSTERS}
+    measured |= {(app, cluster): [] for app in GAVEL.values() for cluster in GAVEL_CLUSTERS}
     for name in ("pollux_osdi21_throughput", "sia_sosp23_rtx_dgx"):
         with gzip.open(frame.DATA / "throughput" / f"{name}.csv.gz", "rt") as file:
             for row in csv.DictReader(file):
@@ -77,6 +107,17 @@ def steps() -> dict[tuple[str, str], list[Measurement]]:
                             step_s=float(row["step_time"]),
                         )
                     )
+    with gzip.open(frame.DATA / "throughput" / "gavel_osdi20_k80_p100.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            if row["model"] in GAVEL:
+                workers = int(row["num_workers"])  # of whose steps the rate is the sum
+                measured[GAVEL[row["model"]], row["device"]].append(
+                    Measurement(
+                        workers=(workers,) if row["consolidated"] == "1" else (1,) * workers,
+                        micro_batch_size=float(row["micro_batch_size"]),
+                        step_s=workers / float(row["steps_per_s"]),
+                    )
+                )
     return measured
 
 

@@ -14,6 +14,7 @@ def test_every_prior_names_its_source():
 
 def test_no_prior_is_certain():
     shipped = priors()
+    assert all(each > 0 for each in shipped.constants.laboratory)
     assert all(each > 0 for each in shipped.constants.job)
     assert all(shipped.spread_of(name) > 0 for name in NAMES)
 

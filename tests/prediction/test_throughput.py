@@ -145,3 +145,15 @@ def test_the_unit_of_time_does_not_matter(unit):
     (one, wide), (two, as_wide) = fit(known).predict(at, HERE), other.predict(at, there)
     assert two[0] / one[0] == pytest.approx(unit, rel=1e-3)
     assert as_wide[0] == pytest.approx(wide[0], rel=1e-2)
+
+
+def test_a_night_as_expected_narrows_the_next_forecast_and_one_far_off_widens_it():
+    at = [StepSetting(workers=(4, 4), micro_batch_size=16)]
+    expected = fit([]).predict(steps(((1,), 64)), HERE)[0][0]
+    spreads = [
+        fit([Measurement(workers=(1,), micro_batch_size=64, step_s=expected * times)]).predict(at, HERE)[1][0]
+        for times in (1, 2, 4)
+    ]
+    assert spreads[0] < fit([]).predict(at, HERE)[1][0]
+    assert spreads == sorted(spreads)
+    assert spreads[2] > 1.1 * spreads[0]

@@ -12,7 +12,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import PAGE_CACHE, local
 from daybreak.machines.startup import Z90
-from daybreak.prediction.update_time import TimedUpdate, update
+from daybreak.prediction.update_time import TimedUpdate, by_profile, update
 from tests.planning.jobs import machine, profile
 
 DISK = 200e6  # bytes/s of the machine that was profiled
@@ -105,3 +105,13 @@ def test_parts_of_a_batch_that_are_encoded_twice_take_one_more_forward_pass(num_
         timed(each, num_workers=num_workers).parts for each in (plain, replace(plain, is_encoded=True))
     )
     assert [part.seconds for part in other[1:3]] == pytest.approx([times * part.seconds for part in one[1:3]])
+
+
+@pytest.mark.parametrize(("devices", "share"), [(1, 0.5), (0, 1.0)])
+def test_the_fixed_part_of_a_pass_follows_half_of_the_roofline_between_gpus_only(devices, share):
+    measured = machine(num_devices=devices, flops_per_s=1e13, bandwidth_bytes_per_s=1e11)
+    faster = machine(num_devices=1, flops_per_s=4e13, bandwidth_bytes_per_s=4e11)
+    plain = profile(step_s=1e-3)
+    there = by_profile(plain, faster, measured=measured)
+    assert there.per_sample_s == pytest.approx(plain.step_s.per_sample / 4)
+    assert there.fixed_s == pytest.approx(plain.step_s.fixed * share)

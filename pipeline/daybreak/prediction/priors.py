@@ -35,6 +35,7 @@ class Constants:
     """
 
     mean: tuple[float, ...]
+    laboratory: tuple[float, ...]  # deviation between laboratories: trainer, cluster and year
     job: tuple[float, ...]  # deviation that all machines of a job share
     device: tuple[float, ...]  # that machines with the same device share, where another was profiled
     machine: tuple[float, ...]  # of one kind of machine, where another was profiled
@@ -85,6 +86,7 @@ class Priors:
         return Priors(
             constants=Constants(
                 mean=changed(c.mean, NO_OVERLAP),
+                laboratory=changed(c.laboratory, 0.0),
                 job=changed(c.job, NO_OVERLAP_SPREAD),
                 device=c.device,
                 machine=changed(c.machine, 0.0),
@@ -101,7 +103,7 @@ class Priors:
     def spread_of(self, name: str) -> float:
         """Returns the deviation of a constant of a machine that was not profiled, by its name."""
         c, place = self.constants, NAMES.index(name)
-        return hypot(c.job[place], c.device[place], c.machine[place])
+        return hypot(c.laboratory[place], c.job[place], c.device[place], c.machine[place])
 
 
 def of(facts: dict[str, Any]) -> Priors:

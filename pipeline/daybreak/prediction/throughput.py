@@ -12,7 +12,8 @@ carries over to others, in any number (Sia, SOSP'23). Constants enter linearly, 
 covariance covers form, machines and noise, and intervals widen with the distance from measurements.
 
 Three factors are chosen by evidence, each with a prior around 1: of the noise, of q, and of the constants'
-deviations; measurements that contradict the prior or each other so widen the interval.
+deviations; measurements that contradict the prior or each other so widen the interval. Last, the scale of
+all deviations has a prior, and measurements as near as expected, or farther, narrow or widen it.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from daybreak.prediction.measurements import Measurement, StepSetting
 from daybreak.prediction.priors import NAMES, Priors
@@ -36,8 +37,8 @@ FACTOR_SPREAD = {
     "kernel": 1.0,
     "constants": 0.5,
 }  # of their logarithms, before any measurement
+AS_EXPECTED = 8  # measurements that the prior of the scale of all deviations weighs
 FAR = 2.5  # deviations; a measurement farther from what the others predict weighs less
-PSEUDO = 10  # measurements that behave as predicted, with which the calibration begins
 SAME_SIZE = 0.01  # of log m
 
 
@@ -119,7 +120,6 @@ class StepTime:
         self._shared = np.block([[self._shared_by(a, b) for b in self.machines] for a in self.machines])
         self.constants = self._mean.copy()
         self._extra: Array = np.ones(len(self._log))
-        self._stretch, self._stretch_beyond = 1.0, 1.0
         if len(self._log):
             self._fit()
 
@@ -153,7 +153,7 @@ class StepTime:
         loose = self._factors["constants"] ** 2
         by_constants = np.einsum("ij,jk,ik->i", steep, shared, steep)
         residual, anew = self._residual_variance(share), self._noise(share)
-        doubt = np.sqrt(by_constants + residual + anew)
+        doubt = _widening(squares=0.0, number=0) * np.sqrt(by_constants + residual + anew)
         log = fitted + steep @ (mean - here)
         if not len(self._log):
             return UpdateTimeForecast(log_s=log, spread=doubt, before_log_s=before, before_spread=doubt)
@@ -162,11 +162,10 @@ class StepTime:
         common += self._residual(_nearness(at, self._at, self._priors), share, self._share)
         explained = solve_triangular(self._factor[0], common.T, lower=True)
         variance = by_constants * loose + residual - np.sum(np.square(explained), axis=0)
-        seen = self._at.placement[self._at.machine == known]
-        stretch = np.where(np.isin(at.placement, seen), self._stretch, self._stretch_beyond)
+        widening = _widening(squares=float(self._left @ self._weights), number=len(self._log))
         return UpdateTimeForecast(
             log_s=log + common @ self._weights,
-            spread=stretch * np.sqrt(np.maximum(variance, 0.0) + anew),
+            spread=widening * np.sqrt(np.maximum(variance, 0.0) + anew),
             before_log_s=before,
             before_spread=doubt,
         )
@@ -188,7 +187,7 @@ class StepTime:
     def _shared_by(self, one: MachineKind, other: MachineKind) -> Array:
         """Returns the covariance of the constants of two machines."""
         p = self._priors.constants
-        squares: Array = np.square(p.job)
+        squares: Array = np.square(p.laboratory) + np.square(p.job)
         if one.device == other.device and not (one.profiled or other.profiled):
             squares = squares + np.square(p.device)
         if one == other:
@@ -222,12 +221,10 @@ class StepTime:
 
     def _fit(self) -> None:
         self._choose_factors()
-        apart = self._left_out(each=True)
+        apart = self._left_out()
         if np.any(np.abs(apart) > FAR):  # a disturbed step must not set the standard for the others
             self._extra = np.square(np.maximum(1, np.abs(apart) / FAR))
             self._choose_factors()
-        self._stretch = _stretch(self._left_out(each=True))
-        self._stretch_beyond = _stretch(self._left_out(each=False))
 
     def _choose_factors(self) -> None:
         """Sets the factors under which the measurements are most likely, given their priors."""
@@ -273,25 +270,19 @@ class StepTime:
         self._factor = cho_factor(covariance, lower=True)
         self._weights: Array = cho_solve(self._factor, self._left)
 
-    def _left_out(self, *, each: bool) -> Array:
-        """Returns deviations from the others' prediction, left out singly or with all of their placement."""
+    def _left_out(self) -> Array:
+        """Returns deviations of the measurements from what the others predict, each left out by itself."""
         inverse: Array = cho_solve(self._factor, np.eye(len(self._log)))
-        if each:
-            return np.asarray(self._weights / np.sqrt(np.diag(inverse)))
-        apart = np.empty(len(self._log))
-        for name in np.unique(self._at.placement):
-            here = np.flatnonzero(self._at.placement == name)
-            block = np.linalg.inv(inverse[np.ix_(here, here)])
-            apart[here] = block @ self._weights[here] / np.sqrt(np.diag(block))
-        return apart
+        return np.asarray(self._weights / np.sqrt(np.diag(inverse)))
 
 
-def _stretch(apart: Array) -> float:
-    """Returns the square root of the factor with which intervals cover 90 % of what was left out; 1 or more.
+def _widening(*, squares: float, number: int) -> float:
+    """Returns the factor of all deviations, by how far measurements were from what was expected of them.
 
-    It is conformal prediction (Vovk 2005) with a prior. The root goes half way on a logarithmic scale, since
-    the settings to predict are farther from the measurements than those are from one another.
+    `squares` is the sum of their squared standardized deviations. The scale of the covariance has an inverse
+    chi-square prior, so a forecast has Student's t distribution (Shah, Wilson & Ghahramani 2014); callers
+    take intervals from a normal one, so the factor has the ratio of both 90 % intervals.
     """
-    as_they_should = ndtri(0.5 + 0.5 * (np.arange(PSEUDO) + 0.5) / PSEUDO)
-    plain = np.quantile(np.concatenate([np.abs(apart), as_they_should]), 0.9) / ndtri(0.95)
-    return max(1.0, float(np.sqrt(plain)))
+    freedom = AS_EXPECTED + number
+    scale = (AS_EXPECTED + squares) / freedom
+    return float(np.sqrt(scale) * stdtrit(freedom, 0.95) / ndtri(0.95))

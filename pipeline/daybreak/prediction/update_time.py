@@ -9,7 +9,9 @@ step_time.py; Pollux, OSDI'21, without overlap; k and p were measured on network
 values for one machine, two, and more). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
-other, expected at their geometric mean; the part that does not grow is the host's and stays. Loading waits
+other, expected at their geometric mean; of the part that does not grow, half of that (in logarithms), as it
+is partly the host's: between GPUs of Sia 0.3 to 0.6, of Gavel (OSDI'20) 1.2 to 1.4, once less than 0. From
+a CPU to a GPU it stays. Loading waits
 for no storage for the share of the arrays that stay in memory once they were laid out, and for the rest as
 long as the profile measured with nothing in memory, by the rates of both disks. Earlier nights correct the
 result (calibration.py) and reduce its uncertainty.
@@ -40,6 +42,7 @@ COPIES = 4  # of the weights, held by a worker between averages: last average, m
 FORWARD = 1 / 3  # of a step: its forward pass, as a backward pass is two of them
 HARDLY = 0.05  # share of a step that a loader has to save
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
+ROOFLINE_SHARE = 0.5  # of the logarithm of the roofline, by which the fixed part of a pass goes between GPUs
 PARTS = ("training", "training", "training", "all-reduce")  # loading, what is fixed, what grows, and the sum
 
 
@@ -176,7 +179,7 @@ def by_profile(profile: Profile, machine: Machine, *, measured: Machine, sharing
     scale, _ = _scale(machine, measured=measured, sharing=sharing)
     line = profile.step_s
     return Update(
-        fixed_s=line.fixed,
+        fixed_s=line.fixed * _fixed_scale(machine, measured=measured),
         per_sample_s=line.per_sample * scale,
         within_s=_sync_s(profile, machine, num_machines=1),
         across_s=_sync_s(profile, machine, num_machines=2),
@@ -245,6 +248,7 @@ def _timed(
         passes=passes,
         samples=samples,
         again=np.ones(len(settings)) if corrected else _again(profile, settings),
+        fixed_scale=_fixed_scale(machine, measured=measured),
         scale=scale,
         doubt=doubt,
         apart=apart,
@@ -265,6 +269,14 @@ def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[floa
     by_flops = here.flops_per_s / there.flops_per_s
     by_bandwidth = here.bandwidth_bytes_per_s / there.bandwidth_bytes_per_s
     return sharing * (by_flops * by_bandwidth) ** 0.5, abs(log(by_flops / by_bandwidth)) / 2 / Z90
+
+
+def _fixed_scale(machine: Machine, *, measured: Machine) -> float:
+    """Returns the slowdown of the fixed part of a pass; 1 from a CPU or to one."""
+    if not (machine.num_devices and measured.num_devices):
+        return 1.0
+    scale, _ = _scale(machine, measured=measured, sharing=1.0)
+    return float(scale**ROOFLINE_SHARE)
 
 
 def _storage(profile: Profile, machine: Machine, *, measured: Machine, num_bytes: int) -> tuple[float, float]:
@@ -322,6 +334,7 @@ def _passes(
     passes: "Array",
     samples: "Array",
     again: "Array",
+    fixed_scale: float,
     scale: float,
     doubt: "float | Array",
     apart: float,
@@ -331,7 +344,7 @@ def _passes(
     import numpy as np
 
     line = profile.step_s
-    fixed_s, grows_s = again * passes * line.fixed, again * samples * line.per_sample * scale
+    fixed_s, grows_s = again * passes * line.fixed * fixed_scale, again * samples * line.per_sample * scale
     load_s = storage[0] * (passes * profile.load_s.fixed + samples * profile.load_s.per_sample)
     # Where the CPU is the device, loaders would take the step's own cores; on the measured machine the
     # measured lines already include what loaders save.
