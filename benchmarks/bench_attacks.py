@@ -39,6 +39,7 @@ class Attack(NamedTuple):
 TAMPERED = (
     "tests/security/test_tampered.py::test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version"
 )
+FETCHED = "tests/security/test_artifact_files.py::test_"
 PLACED = "tests/security/test_locations.py::test_no_stage_asks_a_place_that_only_mlflow_names"
 WORDS, PAGES = "tests/security/test_words.py::test_", "tests/security/test_pages.py::test_"
 FILES, ARCHIVES = "tests/security/test_files.py::test_", "tests/security/test_archives.py::test_"
@@ -61,8 +62,8 @@ ATTACKS = [
     Attack(
         "numpy.py is put beside code.zip",
         "code",
-        "digest in the ledger",
-        f"{TAMPERED}[add_a_module_beside_the_archive]",
+        "a name that the ledger does not have",
+        f"{TAMPER}a_file_that_the_ledger_does_not_name_is_not_fetched",
     ),
     Attack(
         "a workload outside of the version's code",
@@ -103,6 +104,18 @@ ATTACKS = [
         "secret",
         "not a place of the home",
         "tests/security/test_locations.py::test_a_night_writes_to_no_place_that_only_an_experiment_names",
+    ),
+    Attack(
+        "a server sends 400 MB for a file of a version",
+        "night",
+        "read no further than the size in the ledger",
+        f"{FETCHED}a_server_sends_no_more_than_the_ledger_has_and_is_asked_for_its_names_alone",
+    ),
+    Attack(
+        "a server redirects to another host",
+        "secret",
+        "no redirect is followed",
+        f"{FETCHED}a_server_that_redirects_has_nobody_asked_there",
     ),
     Attack(
         "a link among a version's files",

@@ -30,6 +30,7 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
         model_digest=made.model_digest,
         night="2025-01-10",
         files_digest=records.read(Version, records.RUN).files_digest,
+        files=records.read(Version, records.RUN).files,
         lineage=made.lineage,
     )
     assert made.files_digest

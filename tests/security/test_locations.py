@@ -147,7 +147,6 @@ def test_no_stage_asks_a_place_that_only_mlflow_names(
         f"sftp://{listener.address}/{run}",
         f"{victim.as_uri()}/{run}",
         f"mlflow-artifacts:/../../../../victim/{run}",
-        f"runs:/{run}",
     ]
     uses: list[Callable[[Any], object]] = [
         lambda _: carried_code.fetch(Home.here(), "models:/daybreak/1", known[0], into=tmp_path / "into"),

@@ -4,7 +4,10 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
+import time
 import types
 import zipfile
 from collections.abc import Callable
@@ -32,6 +35,7 @@ from daybreak.extensions.care.drill import drill
 from daybreak.extensions.router.loading import VersionLoader
 from daybreak.extensions.vertex import container
 from daybreak.registry import carried_code
+from daybreak.registry.host import NoAnswer
 from daybreak.serving.recorded import NightArrays
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
@@ -104,7 +108,6 @@ ATTACKS = [
     change_what_mlflow_runs,
     change_the_code,
     add_a_module,
-    add_a_module_beside_the_archive,
 ]
 
 
@@ -117,7 +120,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     attack(files, spoils)
     with mlflow_client.session(Home.here()) as client:
         tag_as_it_is(client, files)
-    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+    with pytest.raises(ReleaseError, match=r"the ledger says"):
         load(home)
     version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
@@ -127,6 +130,27 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     assert not rollback.ok
     assert "the ledger says" in loads.text
     assert not spoils.exists()
+
+
+def test_a_file_that_the_ledger_does_not_name_is_not_fetched(home: Path, files: Path, tmp_path: Path) -> None:
+    add_a_module_beside_the_archive(files, tmp_path / "spoils")
+    assert load(home).of(["u1"])
+    assert not (tmp_path / "spoils").exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_versions_that_are_loaded_and_killed_leave_no_thread_in_the_router(home: Path) -> None:
+    answers = load(home)
+    before = threading.active_count()
+    for _ in range(5):
+        os.kill(answers.process.pid, signal.SIGKILL)
+        while not answers.process.ended:
+            with contextlib.suppress(NoAnswer):
+                answers.process.thread.submit(answers.process.ask, "popular", top=1).result()
+        answers = load(home)
+    answers.process.thread.submit(answers.of, ["u1"]).result()
+    while threading.active_count() > before + 1:  # the one that asks the newest
+        time.sleep(0.01)
 
 
 def change_the_weights(files: Path, spoils: Path) -> None:
@@ -183,7 +207,7 @@ def test_drill_own_code_container_and_predict_refuse_what_was_put_into_a_version
         with mlflow_client.session(Home.here()) as client:
             tag_as_it_is(client, files)
         for take in taken:
-            with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says|is of model .*, not "):
+            with pytest.raises(ReleaseError, match=r"the ledger says|is of model .*, not "):
                 take()
         shutil.rmtree(files)
         shutil.copytree(pristine, files)

@@ -47,11 +47,11 @@ def test_an_old_version_under_a_new_number_and_swapped_files_are_refused(
     shutil.copytree(files_of(2), kept)
     shutil.rmtree(files_of(2))
     shutil.copytree(files_of(1), files_of(2))  # replayed
-    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+    with pytest.raises(ReleaseError, match=r"the ledger says"):
         fetched(new, tmp_path / "a")
     shutil.rmtree(files_of(1))
     shutil.copytree(kept, files_of(1))  # swapped
-    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+    with pytest.raises(ReleaseError, match=r"the ledger says"):
         fetched(old, tmp_path / "b")
 
 
@@ -61,15 +61,22 @@ def test_a_version_whose_source_was_pointed_at_another_is_refused(
     with sqlite3.connect(home / "var" / "mlflow.db") as database:
         sources = dict(database.execute("SELECT version, source FROM model_versions"))
         database.execute("UPDATE model_versions SET source = ?, storage_location = ?", (sources[1],) * 2)
-    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
+    with pytest.raises(ReleaseError, match=r"the ledger says"):
+        fetched(two[1], tmp_path / "a")
+
+
+def test_a_version_without_files_is_refused(two: list[Version], tmp_path: Path) -> None:
+    shutil.rmtree(files_of(2))
+    with pytest.raises(ReleaseError, match=r"models:/daybreak/2 has none of its \d+ files at mlflow-artif"):
         fetched(two[1], tmp_path / "a")
 
 
 def test_a_link_among_the_files_of_a_version_is_refused(two: list[Version], tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hunter2")
-    (files_of(2) / "notes.txt").symlink_to(secret)
-    with pytest.raises(ReleaseError) as refused:
+    (files_of(2) / "MLmodel").unlink()
+    (files_of(2) / "MLmodel").symlink_to(secret)
+    with pytest.raises(ReleaseError, match=r"MLmodel is a link; restore") as refused:
         fetched(two[1], tmp_path / "a")
     assert "hunter2" not in str(refused.value)
 

@@ -14,7 +14,7 @@ from daybreak.contract.record_parts import Erasure
 from daybreak.contract.record_types import Note, Release
 from daybreak.data.ingest import without
 from daybreak.registry import carried_code
-from daybreak.storage import branch, checkout, erasures
+from daybreak.storage import artifact_files, branch, checkout, erasures
 from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, release_of
 
@@ -57,9 +57,15 @@ def versions(folder: Path) -> tuple[Release, str]:
     genuine, digest = records.digest(folder), records.digest(model.parent)
     toy.write_text("mine = False\n")
     carried_code.pack({"toy.py": toy}, archive)
-    return Release(
-        version=1, replaced=0, night="", model_digest=digest, files_digest=genuine
-    ), records.digest(folder)
+    release = Release(
+        version=1,
+        replaced=0,
+        night="",
+        model_digest=digest,
+        files_digest=genuine,
+        files=artifact_files.sizes(folder),
+    )
+    return release, records.digest(folder)
 
 
 def test_no_note_beside_the_ledger_chooses_the_code_of_a_version(tmp_path: Path) -> None:

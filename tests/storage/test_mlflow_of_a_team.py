@@ -158,6 +158,17 @@ def test_nights_release_and_roll_back_and_check_takes_back_what_it_tries_to_writ
     assert "has a login and refuses this account" in check._registry(named, named.params).text
 
 
+def test_check_names_a_place_of_artifacts_that_no_person_named(named: Home) -> None:
+    name = named.params.register_.experiment
+    with mlflow_client.session(named) as client:
+        client.create_experiment(name, artifact_location="s3://elsewhere/mlflow")
+    found = check._registry(named, named.params)
+    assert not found.ok
+    assert found.text.startswith("MLflow names s3://elsewhere/mlflow/")
+    assert "which is at none of the places of this home" in found.text
+    assert found.text.endswith("or name the place, if it is yours, in register.artifacts")
+
+
 def test_the_environment_wins_over_params_and_params_take_no_password(home: Path) -> None:
     with (home / "params.yaml").open("a") as file:
         file.write("register: {tracking_uri: http://127.0.0.1:1}")

@@ -247,6 +247,7 @@ class Version(Record):
     model_digest: str
     run_id: str
     files_digest: str = ""  # of all its files, code included
+    files: dict[str, int] = field(default_factory=dict)  # bytes of each, by its name
     mlmodel: str = ""  # text of its file MLmodel, which no other version has; "": made before that was kept
     experiment: str = "0"  # of MLflow, that the run is in; "0": made before that was kept
     adopted: str = ""  # URI of the team's model that it wraps; "": a night trained it
@@ -362,6 +363,7 @@ class Release(Record):
     replaced: int
     model_digest: str = ""
     files_digest: str = ""  # of all files of the version, code included
+    files: dict[str, int] = field(default_factory=dict)  # bytes of each, by its name
     night: str = ""
     lineage: dict[str, str] = field(default_factory=dict)
 

@@ -101,6 +101,7 @@ def of_champion(
             replaced=0,
             model_digest=version.model_digest,
             files_digest=version.files_digest,
+            files=version.files,
             night=last.night.id,
             lineage={"recipe": verdict.recipe, "source": source_code.digest_of(ingredients.files)},
         ),

@@ -30,14 +30,13 @@ from daybreak.contract.code_path import without_secrets
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
 from daybreak.contract.record_types import Release, Version
 from daybreak.registry import confined
-from daybreak.storage import erasures, mlflow_client
+from daybreak.storage import artifact_files, erasures, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import FRAME, archived_name, listed, workload_files
 
 MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")
 ARCHIVE = "code.zip"  # in that folder
-OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
 SECRET = (".git", ".dvc/config.local", "var")  # of the home of the nights
 
@@ -115,17 +114,38 @@ def may_be_pickle(name: str) -> bool:
 def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Path:
     """Fetches and verifies a version's files, and returns the folder, from which they may be run.
 
-    Raises ReleaseError where files are missing, differ from the ledger's record, or hold a pickle, which
-    loading would run.
+    Raises ReleaseError where MLflow names a place that is not the home's, where files are missing, differ
+    from the ledger's record, or hold a pickle, which loading would run.
     """
-    folder = download(mlflow_client.locations(home).expect_own(location_of(uri)), into)
+    bring(home, location := location_of(uri), wanted, into=into)
+    if not any(into.iterdir()):
+        raise ReleaseError(
+            f"{uri} has none of its {len(wanted.files)} files at {without_password(location)}; "
+            f"restore MLflow's artifacts"
+        )
     files_digest = wanted.files_digest
-    if records.digest(folder) != files_digest:
+    if records.digest(into) != files_digest:
         files_digest = erasures.now(
             home, files_digest
         )  # rows that the version carried may have been erased since
-    verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
-    return folder
+    verify(into, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
+    return into
+
+
+def bring(home: Home, location: str, wanted: Release | Version, *, into: Path) -> None:
+    """Brings those files of a version that are at a location; they are not verified yet.
+
+    Raises ReleaseError where it is not a place of the home, or a file there is larger than the ledger says.
+    """
+    known = mlflow_client.locations(home)
+    into.mkdir(parents=True, exist_ok=True)
+    artifact_files.fetch(
+        known.expect_own(location),
+        wanted.files,
+        into=into,
+        server=known.server,
+        is_erased=len(erasures.forms(home, wanted.files_digest)) > 1,
+    )
 
 
 def location_of(uri: str) -> str:
@@ -135,32 +155,28 @@ def location_of(uri: str) -> str:
     """
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.models_artifact_repo import ModelsArtifactRepository
+    from mlflow.store.artifact.runs_artifact_repo import RunsArtifactRepository
 
-    if not uri.startswith("models:"):
-        return uri
     try:
-        return str(ModelsArtifactRepository.get_underlying_uri(uri))  # type: ignore[no-untyped-call]
+        if uri.startswith("models:"):
+            uri = str(ModelsArtifactRepository.get_underlying_uri(uri))  # type: ignore[no-untyped-call]
+        if uri.startswith("runs:"):
+            uri = str(RunsArtifactRepository.get_underlying_uri(uri))
+        return uri
     except MlflowException as error:
         message = without_password(" ".join(str(error).split()))[:200]
         raise ReleaseError(f"{uri} is not to be had: {message}; look at it in MLflow") from None
 
 
 def download(uri: str, into: Path) -> Path:
-    """Downloads the files that a model has in MLflow, and returns their folder.
+    """Downloads the files of a model that a person chose, and returns their folder.
 
     Raises ReleaseError where that fails.
     """
     import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
 
-    try:
-        folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(into)))
-    except (MlflowException, OSError) as error:
-        message = without_password(" ".join(str(error).split()))[:200]
-        raise ReleaseError(f"{uri} cannot be fetched: {message}; restore MLflow's artifacts") from None
-    for name in OF_MLFLOW:
-        (folder / name).unlink(missing_ok=True)
-    return folder
+    with artifact_files.told_in_a_sentence(uri):
+        return Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(into)))
 
 
 def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:

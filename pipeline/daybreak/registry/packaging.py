@@ -23,6 +23,7 @@ from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import ARRAYS, serves_rows
 from daybreak.registry import carried_code, row_packaging
 from daybreak.registry.weights import MODEL, load_rows
+from daybreak.storage import artifact_files
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import imported_libraries
 
@@ -45,6 +46,7 @@ class Logged:
 
     source: str  # their URI
     files_digest: str
+    files: dict[str, int]  # bytes of each
     mlmodel: str  # text of the file that describes them to MLflow
 
 
@@ -107,10 +109,12 @@ def log_model(
             ),
         )
         files_digest, mlmodel = records.digest(folder), (folder / DESCRIPTION).read_text()
-        client.log_artifacts(run_id, str(folder), to)
-    source = f"{client.get_run(run_id).info.artifact_uri}/{to}"
+        files = artifact_files.sizes(folder)
+        source = f"{client.get_run(run_id).info.artifact_uri}/{to}"
+        with artifact_files.told_in_a_sentence(source):
+            client.log_artifacts(run_id, str(folder), to)
     sync(source)
-    return Logged(source=source, files_digest=files_digest, mlmodel=mlmodel)
+    return Logged(source=source, files_digest=files_digest, files=files, mlmodel=mlmodel)
 
 
 def requirements(use: str, *, of_rows: bool) -> list[str]:
@@ -272,8 +276,9 @@ def log_records(
         metrics=[Metric(key(name), value, stamp, 0) for name, value in metrics.items()],
         params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in logged],
     )
-    for path in sorted(home.records.glob("*.json")):
-        client.log_artifact(run_id, str(path), "records")
+    with artifact_files.told_in_a_sentence(f"the place of artifacts of run {run_id}"):
+        for path in sorted(home.records.glob("*.json")):
+            client.log_artifact(run_id, str(path), "records")
 
 
 def log_sources(

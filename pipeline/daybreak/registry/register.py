@@ -56,14 +56,14 @@ def register(
         text = description.describe(night=night, evaluation=evaluation, champion=champion)
         number, known = _find_version(client, name, tags), records.find(Version, home.records)
         if known and known.number == number and known.model_digest == training.model_digest:
-            files_digest, mlmodel = known.files_digest, known.mlmodel
+            files_digest, files, mlmodel = known.files_digest, known.files, known.mlmodel
         else:  # also after a killed call: of MLflow's files only those just sent are known to be whole
             packaging.log_records(
                 home, client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
             packaging.log_sources(client, run_id, night=night, dataset=dataset, workload=workload.use)
             logged = packaging.log_model(client, run_id, workload, day=night.day)
-            files_digest, mlmodel = logged.files_digest, logged.mlmodel
+            files_digest, files, mlmodel = logged.files_digest, logged.files, logged.mlmodel
             number = number or _make_version(
                 client, name, source=logged.source, run_id=run_id, tags={**team_tags(home), **tags}, text=text
             )
@@ -79,6 +79,7 @@ def register(
         model_digest=training.model_digest,
         run_id=run_id,
         files_digest=files_digest,
+        files=files,
         mlmodel=mlmodel,
         experiment=experiment,
     )
@@ -126,6 +127,7 @@ def register_adopted(
         number=number,
         run_id=run_id,
         files_digest=logged.files_digest,
+        files=logged.files,
         mlmodel=logged.mlmodel,
         experiment=experiment,
     )
@@ -175,6 +177,7 @@ def register_refit(
         made,
         number=number,
         files_digest=logged.files_digest,
+        files=logged.files,
         mlmodel=logged.mlmodel,
     )
 

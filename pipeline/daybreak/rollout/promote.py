@@ -52,6 +52,7 @@ def promote(
         replaced=serving,
         model_digest=version.model_digest,
         files_digest=version.files_digest,
+        files=version.files,
         night=night.id,
         lineage=tags_of(version, night=night, workload=workload, train=train),
     )

@@ -27,7 +27,7 @@ from daybreak.contract.sections import NightParams, RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout import targets
 from daybreak.rollout.rollback import promotion_of, steps_back
-from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, night_folders
+from daybreak.storage import artifact_files, branch, checkout, dvc_cache, erasures, ledger, night_folders
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import locations, session
@@ -204,10 +204,13 @@ def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool
             found = registered.get(version.number)
             if found is None or aliases.PRUNED in found.tags:
                 continue
-            files: Any = get_artifact_repository(known.expect_own(str(found.source), run_id=version.run_id))
-            num, num_bytes = num + 1, num_bytes + _stored(files)
+            location = known.expect_own(str(found.source), run_id=version.run_id)
+            with artifact_files.told_in_a_sentence(location):
+                files: Any = get_artifact_repository(location)
+                num, num_bytes = num + 1, num_bytes + _stored(files)
+                if not dry_run:
+                    files.delete_artifacts()
             if not dry_run:
-                files.delete_artifacts()
                 today = f"{datetime.now(UTC):%Y-%m-%d}"
                 client.set_model_version_tag(name, str(version.number), aliases.PRUNED, today)
     return Freed(what="models in MLflow", num=num, num_bytes=num_bytes)

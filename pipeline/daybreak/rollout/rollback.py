@@ -108,6 +108,7 @@ def _move(
         replaced=serving.version,
         model_digest=night.release.model_digest,
         files_digest=night.release.files_digest,
+        files=night.release.files,
         night=night.night.id,
         lineage=night.release.lineage,
     )

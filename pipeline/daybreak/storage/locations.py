@@ -21,6 +21,7 @@ SCHEME = "mlflow-artifacts"  # of what MLflow's server keeps, or the folder besi
 SQLITE = "sqlite:///"
 API = "/api/2.0/mlflow-artifacts/"  # of the server that keeps artifacts
 OF_HTTP = ("http", "https")
+OF_DATABASE = ("models", "runs")  # which MLflow resolves by its database, to anything
 PORTS = {"http": 80, "https": 443}
 
 
@@ -46,7 +47,7 @@ class Locations:
 
     def expect_known_host(self, location: str) -> str:
         """Returns a location that a person chose; ReleaseError if its host would get another's account."""
-        if urlsplit(location).scheme in (SCHEME, *OF_HTTP) and not self._is_served(location):
+        if urlsplit(location).scheme in (SCHEME, *OF_HTTP, *OF_DATABASE) and not self._is_served(location):
             raise _refusal(location, f"which is not at {without_password(self.server)}")
         return location
 

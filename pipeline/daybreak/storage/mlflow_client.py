@@ -399,6 +399,13 @@ def _is_unreachable(error: Any) -> bool:
     return refused if is_request else True
 
 
+def is_of_server(error: BaseException) -> bool:
+    """Returns whether the server did not answer MLflow's client, or refuses the account."""
+    from mlflow.exceptions import MlflowException
+
+    return isinstance(error, MlflowException) and (_is_unreachable(error) or is_refused(error))
+
+
 def _is_of_files(error: BaseException) -> bool:
     """Whether it is the system's, but of no connection: MLflow's client opens none but by requests."""
     import requests

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import extras
-from daybreak.contract.errors import JobError, without_password
+from daybreak.contract.errors import JobError, PipelineError, without_password
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 
@@ -29,7 +29,8 @@ NAME = "daybreak-check"  # of what is written, and removed
 def answer(home: Home, model: str) -> str:
     """Returns a sentence on the MLflow server of the home, to which nights may write.
 
-    Raises JobError where the server is too old, lacks something, or lets this account not write.
+    Raises JobError where the server is too old, lacks something, or lets this account not write, and
+    ReleaseError where it names a place of artifacts that is not the home's.
     """
     with mlflow_client.session(home) as client:
         uri = without_password(client.tracking_uri)
@@ -133,7 +134,7 @@ def _step(uri: str, what: str) -> Iterator[None]:
     """Turns an error of what is tried meanwhile into one sentence."""
     try:
         yield
-    except JobError:
+    except PipelineError:
         raise
     except Exception as error:  # of MLflow, of requests, or of the client of a bucket
         if mlflow_client.is_refused(error):

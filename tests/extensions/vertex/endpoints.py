@@ -13,6 +13,7 @@ from daybreak.contract.errors import NotYet
 from daybreak.contract.record_types import Release
 from daybreak.extensions.vertex.endpoint import Endpoint, OnVertex
 from daybreak.registry import carried_code
+from daybreak.storage import artifact_files
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log
 from tests.backends import killed
@@ -65,6 +66,7 @@ def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Relea
                 replaced=version - 1,
                 model_digest=digest,
                 files_digest=files_digest,
+                files=artifact_files.sizes(files),
                 night=night,
             )
         )

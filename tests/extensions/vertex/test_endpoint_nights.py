@@ -259,7 +259,13 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
     settings = params.load(Path())
     settings = settings.model_copy(update={"gate": settings.gate.model_copy(update={"scores": "live"})})
     made = records.read(Version, records.RUN)
-    release = Release(version=2, replaced=1, model_digest=made.model_digest, files_digest=made.files_digest)
+    release = Release(
+        version=2,
+        replaced=1,
+        model_digest=made.model_digest,
+        files_digest=made.files_digest,
+        files=made.files,
+    )
     with vertex() as there:
         until_done(lambda: there.prepare(release))
         assert deployed(service) == ["1", "2"]

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,7 @@ from daybreak.registry import aliases, carried_code, packaging
 from daybreak.registry.carried_code import MODEL
 from daybreak.rollout import ledger_copy, rot
 from daybreak.rollout.prune import needed_by_ledger
-from daybreak.storage import checkout, dvc_cache, erasures, ledger, snapshots
+from daybreak.storage import artifact_files, checkout, dvc_cache, erasures, ledger, snapshots
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import locations, session
 from daybreak.training import checkpoint
@@ -310,13 +311,14 @@ def _versions(home: Home, params: Params) -> Iterator[Check]:
     known = {version.number: version for version in ledger.versions(home)}
     with session(home) as client, tempfile.TemporaryDirectory() as scratch:
         uris = {int(one.version): str(one.source) for one in aliases.versions(client, params.register_.name)}
-        others, own = _Versions(home, uris, Path(scratch)), locations(home)
+        others, own = _Versions(home, uris, known, Path(scratch)), locations(home)
         for number, fault in faults.items():
             own.expect_own(uris[number], run_id=known[number].run_id)
             folder = others.folder(number)
             if others.complete(known[number]):
-                own.expect_own(str(client.get_run(known[number].run_id).info.artifact_uri))
-                client.log_artifacts(known[number].run_id, str(folder), "model")
+                run = str(client.get_run(known[number].run_id).info.artifact_uri)
+                with artifact_files.told_in_a_sentence(own.expect_own(run)):
+                    client.log_artifacts(known[number].run_id, str(folder), "model")
                 with tempfile.TemporaryDirectory() as again:
                     carried_code.fetch(home, uris[number], known[number], into=Path(again))
                 yield _repaired(fault.where, "DVC's cache, its record and other versions")
@@ -327,24 +329,19 @@ def _versions(home: Home, params: Params) -> Iterator[Check]:
 class _Versions:
     """The files of versions, as they are in MLflow now, each in a folder here."""
 
-    def __init__(self, home: Home, uris: dict[int, str], scratch: Path) -> None:
-        self._home, self._uris, self._scratch = home, uris, scratch
+    def __init__(self, home: Home, uris: dict[int, str], known: dict[int, Version], scratch: Path) -> None:
+        self._home, self._scratch, self._known = home, scratch, known
+        self._uris = {number: uri for number, uri in uris.items() if number in known}
 
     def folder(self, number: int) -> Path:
         """Returns the folder of a version's files, without those that cannot be fetched."""
-        import mlflow.artifacts
-
-        folder = self._scratch / str(number)
+        folder, version = self._scratch / str(number), self._known[number]
         if not folder.exists():
             folder.mkdir()
-            with suppress(Exception):  # whatever is missing is looked for elsewhere
-                location = locations(self._home).expect_own(self._uris[number])
-                fetched = Path(mlflow.artifacts.download_artifacts(location, dst_path=str(folder)))
-                for name in carried_code.OF_MLFLOW:
-                    (fetched / name).unlink(missing_ok=True)
-                if fetched != folder:
-                    shutil.copytree(fetched, folder, dirs_exist_ok=True)
-                    shutil.rmtree(fetched)
+            for name, num_bytes in version.files.items():
+                with suppress(ReleaseError):  # whatever is missing is looked for elsewhere
+                    one = replace(version, files={name: num_bytes})
+                    carried_code.bring(self._home, self._uris[number], one, into=folder)
         return folder
 
     def complete(self, version: Version) -> bool:

@@ -21,7 +21,7 @@ from daybreak.data.ingest import without
 from daybreak.data.partitions import PART
 from daybreak.extensions.erasure.cached_rows import parquet
 from daybreak.registry import aliases, carried_code, packaging
-from daybreak.storage import erasures, ledger
+from daybreak.storage import artifact_files, erasures, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import locations
 
@@ -52,9 +52,6 @@ def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit:
     left halfway: an erasure from damaged files would make them pass for sound ones. Also where MLflow names
     files that are not the home's, or not those of the version's own run.
     """
-    from mlflow.artifacts import download_artifacts
-    from mlflow.exceptions import MlflowException
-
     of_ledger, own = {one.number: one for one in ledger.versions(home)}, locations(home)
     for version in aliases.versions(client, name):
         if aliases.PRUNED in version.tags:
@@ -62,13 +59,10 @@ def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit:
         known = of_ledger.get(int(version.version))
         location = own.expect_own(str(version.source), run_id=known.run_id if known else "")
         with tempfile.TemporaryDirectory() as scratch:
-            try:
-                folder = Path(download_artifacts(location, dst_path=scratch))
-            except (MlflowException, OSError) as error:
-                log.warning("version %s has no files here that could hold rows: %s", version.version, error)
+            folder = _brought(home, location, known, into=Path(scratch))
+            if folder is None:
+                log.warning("version %s has no files here that could hold rows", version.version)
                 continue
-            for of_mlflow in carried_code.OF_MLFLOW:
-                (folder / of_mlflow).unlink(missing_ok=True)
             number, before = int(version.version), records.digest(folder)
             is_whole = _is_whole(home, folder, known)
             try:
@@ -89,6 +83,25 @@ def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit:
                 yield Changed(number=number, location=location, before=before, after=after, files=files)
 
 
+def _brought(home: Home, location: str, version: Version | None, *, into: Path) -> Path | None:
+    """Returns the folder with the files of a version; None where it has none that can be had.
+
+    Raises ReleaseError where a file is larger than the ledger says, or the store does not give it. A version
+    that no night registered is downloaded whole, as the ledger does not name its files.
+    """
+    if version is None:
+        try:
+            return carried_code.download(location, into)
+        except ReleaseError as error:
+            log.warning("%s", error)
+            return None
+    try:
+        carried_code.bring(home, location, version, into=into)
+    except ReleaseError as error:
+        raise _damaged(version.number, error) from None
+    return into if any(into.iterdir()) else None
+
+
 def _is_whole(home: Home, folder: Path, version: Version | None) -> bool:
     """Returns whether files are those that the ledger has of a version, which may be of no night: None."""
     return version is None or records.digest(folder) in erasures.forms(home, version.files_digest)
@@ -105,15 +118,16 @@ def replace(change: Changed) -> None:
     """Replaces the files of a version by those without the rows."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    store: Any = get_artifact_repository(change.location)
-    for path, content in change.files.items():
-        with tempfile.TemporaryDirectory() as scratch:
-            if content is None:
-                store.delete_artifacts(path)
-                continue
-            local = Path(scratch) / Path(path).name
-            local.write_bytes(content)
-            store.log_artifact(str(local), Path(path).parent.as_posix() if "/" in path else None)
+    with artifact_files.told_in_a_sentence(change.location):
+        store: Any = get_artifact_repository(change.location)
+        for path, content in change.files.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                if content is None:
+                    store.delete_artifacts(path)
+                    continue
+                local = Path(scratch) / Path(path).name
+                local.write_bytes(content)
+                store.log_artifact(str(local), Path(path).parent.as_posix() if "/" in path else None)
     packaging.sync(change.location)
 
 

@@ -395,6 +395,7 @@ def _prepare(home: Home, night: Night, version: Version, champion: Champion) -> 
                 replaced=champion.version,
                 model_digest=version.model_digest,
                 files_digest=version.files_digest,
+                files=version.files,
                 night=night.id,
             )
             there.prepare(release)

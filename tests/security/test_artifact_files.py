@@ -1,0 +1,145 @@
+"""Whoever keeps the files of versions sends no more than the ledger has of them, and nothing elsewhere."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec.registry  # noqa: F401 which keeps what was imported
+import pytest
+
+from daybreak.contract.errors import ReleaseError
+from daybreak.storage import artifact_files
+from tests import s3_storage
+from tests.loopback import Quiet, served
+
+PLACE = "mlflow-artifacts:/4/run/artifacts/model"
+FILE = "sqlite:////no/such/home/var/mlflow.db"
+HUGE = 400 << 20  # bytes
+
+
+class Keeper(Quiet):
+    """Answers as MLflow that keeps artifacts, and remembers what it was asked."""
+
+    asked: list[str]
+    status = 200
+    to = ""
+    num_sent = 0
+
+    def do_GET(self) -> None:
+        """Sends far more than was registered, or redirects."""
+        type(self).asked.append(self.path)
+        self.send_response(self.status)
+        if self.to:
+            self.send_header("Location", self.to)
+        self.send_header("Content-Length", str(HUGE))
+        self.end_headers()
+        while type(self).num_sent < HUGE:
+            try:
+                self.wfile.write(b"x" * (1 << 20))
+            except OSError:
+                return
+            type(self).num_sent += 1 << 20
+
+
+@pytest.fixture
+def keeper() -> type[Keeper]:
+    return type("OneKeeper", (Keeper,), {"asked": []})
+
+
+@pytest.fixture(autouse=True)
+def _once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have MLflow's client ask once."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+
+def test_a_server_sends_no_more_than_the_ledger_has_and_is_asked_for_its_names_alone(
+    keeper: type[Keeper], tmp_path: Path
+) -> None:
+    with (
+        served(keeper) as address,
+        pytest.raises(ReleaseError, match=r"a b.bin of mlflow-artifacts:.* has more than the 3,000,000 byte"),
+    ):
+        artifact_files.fetch(
+            PLACE, {"a b.bin": 3_000_000, "c": 1}, into=tmp_path, server=f"http://{address}/team"
+        )
+    assert keeper.asked == ["/team/api/2.0/mlflow-artifacts/artifacts/4/run/artifacts/model/a%20b.bin"]
+    assert keeper.num_sent < HUGE // 4
+    assert (tmp_path / "a b.bin").stat().st_size <= 3_000_000
+
+
+def test_a_server_that_redirects_has_nobody_asked_there(keeper: type[Keeper], tmp_path: Path) -> None:
+    elsewhere = type("Elsewhere", (Keeper,), {"asked": []})
+    with served(elsewhere) as other, served(keeper) as address:
+        keeper.status, keeper.to = 302, f"http://{other}/"
+        with pytest.raises(ReleaseError, match=r"answers 302 Found when asked for MLmodel of .*; look at"):
+            artifact_files.fetch(PLACE, {"MLmodel": 9}, into=tmp_path, server=f"http://{address}")
+    assert elsewhere.asked == []
+
+
+def test_a_file_in_a_folder_may_neither_be_larger_nor_a_link_and_others_are_left(tmp_path: Path) -> None:
+    (store := tmp_path / "store").mkdir()
+    (store / "MLmodel").write_text("flavors")
+    (store / "unknown").write_text("of nobody")
+    into = tmp_path / "into"
+    artifact_files.fetch(str(store), {"MLmodel": 7, "gone": 1}, into=into, server=FILE)
+    assert [path.name for path in into.iterdir()] == ["MLmodel"]
+    with pytest.raises(ReleaseError, match="has more than the 6 bytes that the ledger says"):
+        artifact_files.fetch(str(store), {"MLmodel": 6}, into=into, server=FILE)
+    (store / "linked").symlink_to(tmp_path)
+    with pytest.raises(ReleaseError, match=r"linked/secret is a link; restore"):
+        artifact_files.fetch(str(store), {"linked/secret": 6}, into=into, server=FILE)
+
+
+@pytest.mark.slow
+def test_a_bucket_is_asked_for_the_names_in_the_ledger(tmp_path: Path) -> None:
+    with s3_storage.served() as store, s3_storage.emulated(store):
+        import s3fs
+
+        bucket = s3fs.S3FileSystem(endpoint_url=store.url)
+        bucket.pipe_file("bucket/mlflow/4/model/MLmodel", b"flavors")
+        bucket.pipe_file("bucket/mlflow/4/model/code/code.zip", b"PK" * 1000)
+        place = "s3://bucket/mlflow/4/model"
+        artifact_files.fetch(place, {"MLmodel": 7, "gone": 1}, into=tmp_path / "into", server=FILE)
+        assert [path.name for path in (tmp_path / "into").iterdir()] == ["MLmodel"]
+        with pytest.raises(ReleaseError, match=r"code/code.zip of s3:.* has more than the 1,999 bytes that"):
+            artifact_files.fetch(place, {"code/code.zip": 1999}, into=tmp_path / "into", server=FILE)
+
+
+def _without_s3(patch: pytest.MonkeyPatch) -> None:
+    known = sys.modules["fsspec.registry"]._registry  # type: ignore[attr-defined]
+    patch.delitem(known, "s3", raising=False)
+    patch.setitem(sys.modules, "s3fs", None)
+
+
+def _without_service(patch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL"):
+        patch.setenv(name, "http://127.0.0.1:9")
+    patch.setenv("AWS_ACCESS_KEY_ID", "a")
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    patch.setenv("AWS_MAX_ATTEMPTS", "1")
+
+
+UNREACHABLE: list[tuple[str, Callable[[Any], None], str]] = [
+    ("s3://bucket/of-nobody", _without_s3, r"cannot be reached from here: s3fs is not installed; pip inst"),
+    ("s3://bucket/of-somebody", _without_service, r"cannot be reached: .*restore MLflow's artifacts$"),
+    (
+        "dbfs-of-others://x/y",
+        lambda _: None,
+        r"cannot be reached: ValueError: Protocol not known: dbfs-o",
+    ),
+]
+
+
+@pytest.mark.parametrize(("place", "prepare", "said"), UNREACHABLE)
+def test_an_error_of_a_store_is_one_sentence(
+    place: str,
+    prepare: Callable[[Any], None],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare(monkeypatch)
+    with pytest.raises(ReleaseError, match=said) as refused:
+        artifact_files.fetch(place, {"MLmodel": 7}, into=tmp_path, server=FILE)
+    assert "\n" not in str(refused.value)
