@@ -2,7 +2,8 @@
 
 docs/params.md is made of the sections of daybreak/contract/sections.py, those that extensions bring, and the
 strings below their fields;
-docs/cli.md of the parser that `daybreak` parses with.
+docs/cli.md of the parser that `daybreak` parses with;
+docs/glossary.md of the glossary by which pages explain their words.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pydantic.fields import FieldInfo
 
 from daybreak import cli, hooks, stages
 from daybreak.contract.sections import Params, Plug, Section
+from daybreak.report import glossary
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEADER = "<!-- Made of the code by `make docs`; change the text there. -->\n"
@@ -55,7 +57,11 @@ TYPES = {
 @cache
 def pages() -> dict[Path, str]:
     """Returns the text of each page that is made of the code."""
-    return {DOCS / "params.md": "\n".join(_params()), DOCS / "cli.md": "\n".join(_command_line())}
+    return {
+        DOCS / "params.md": "\n".join(_params()),
+        DOCS / "cli.md": "\n".join(_command_line()),
+        DOCS / "glossary.md": glossary.FILE.read_text().replace("\n", f"\n\n{HEADER}", 1).rstrip(),
+    }
 
 
 PLUGS = ("source", "workload", "backend")

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from daybreak import hooks
 from daybreak.contract import formats
+from daybreak.report import glossary
 
 _FORMATS = (
     "count",
@@ -42,14 +43,19 @@ def environment(*, hover: bool = False) -> Environment:
     )
     shown = _hovered if hover else _unbroken
     made.filters.update({name: partial(shown, getattr(formats, name)) for name in _FORMATS})
-    made.filters |= {"days": formats.days, "counted": formats.counted}
-    made.globals |= {"night_name": formats.night_name, "short_id": formats.short_id}
+    made.filters |= {"days": formats.days, "counted": formats.counted, "explained": glossary.explained}
+    made.globals |= {
+        "word_id": glossary.target,
+        "night_name": formats.night_name,
+        "short_id": formats.short_id,
+    }
     return made
 
 
 def render(name: str, *, hover: bool = False, **shown: Any) -> str:
     """Returns a page made from the template of that name; `hover` is that of `environment`."""
-    return environment(hover=hover).get_template(name).render(shown)
+    words: dict[str, str] = {}
+    return environment(hover=hover).get_template(name).render(shown | {glossary.USED: words})
 
 
 def _unbroken(show: Callable[[Any], str], value: Any) -> str:

@@ -182,6 +182,27 @@ def test_what_stands_now_is_whole_on_each_screen_and_accessible(
 
 
 @pytest.mark.parametrize("width", [390, 1280])
+def test_a_word_is_explained_where_it_stands_by_a_key_or_a_tap_without_scripts(
+    browser: Any, shown: Nights, width: int
+) -> None:
+    page = browser.new_context(viewport={"width": width, "height": 900}, java_script_enabled=False).new_page()
+    page.goto(f"{shown.url}/now")
+    word, meaning = page.get_by_role("button", name="power").first, page.locator("#word-power")
+    assert not meaning.is_visible()
+    word.click()
+    assert meaning.is_visible()
+    keep(page, f"word-{width}")
+    page.keyboard.press("Escape")
+    assert not meaning.is_visible()
+    word.focus()
+    page.keyboard.press("Enter")
+    assert meaning.is_visible()
+    box = meaning.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+
+
+@pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_of_months_is_whole_on_each_screen_and_accessible(
     browser: Any, shown: Nights, width: int
 ) -> None:
