@@ -2,20 +2,26 @@
 
 import asyncio
 import shutil
+import weakref
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from daybreak.contract.workload import read_state
+from daybreak.extensions.router import answers
+from daybreak.extensions.router.answers import AT_ONCE, MAX_WAITING, Predictor
 from daybreak.extensions.router.settings import RouterParams
 from daybreak.extensions.vertex.vertex_app import Loaded, VertexReplies
+from daybreak.registry.host import NoAnswer
 from daybreak.registry.weights import load_rows
 from daybreak.serving.recorded import case_of
+from daybreak.serving.version_process import VersionProcess
 from daybreak.serving.version_worker import LoadedVersion
 from daybreak.statistics.assignment import CHALLENGER, arm_of
 from daybreak.storage.traffic_log import Log
@@ -146,6 +152,66 @@ def test_a_model_that_is_late_has_no_answer(home_of_rows: Path, monkeypatch: pyt
             "version 1 does not answer: no answer within 0.2 s; send it again",
         )
         assert router.get("health").status_code == 200  # it computes beside the event loop
+
+
+class Row(dict[str, Any]):
+    """A row that is counted."""
+
+    alive: ClassVar[weakref.WeakSet["Row"]] = weakref.WeakSet()
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(values)
+        self.alive.add(self)
+
+
+def test_rows_for_a_version_that_hangs_are_dropped_with_their_requests(
+    home_of_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_in(home_of_rows, monkeypatch)
+    case = case_of(files_of_version(home_of_rows, 1), None)
+    with VersionProcess(1, case, answer_s=300) as process:
+        version = Predictor(1, process=process)
+
+        async def outcome() -> str:
+            try:
+                async with asyncio.timeout(0.5):
+                    await version.in_turn([Row(**ROW)])
+            except (NoAnswer, TimeoutError) as error:
+                return type(error).__name__
+            return "answered"
+
+        async def outcomes() -> list[str]:
+            return await asyncio.gather(*(outcome() for _ in range(MAX_WAITING + 10)))
+
+        async def asked() -> list[str]:
+            first = psutil.Process(process.pid)
+            hanging = [first, *first.children(recursive=True)]
+            for each in hanging:
+                each.suspend()
+            seen = await outcomes()
+            assert 0 < len(Row.alive) <= AT_ONCE
+            for each in hanging:
+                each.resume()
+            while len(Row.alive):
+                await asyncio.sleep(0.01)
+            return [*seen, await outcome()]
+
+        *seen, last = asyncio.run(asked())
+    assert seen == ["TimeoutError"] * (MAX_WAITING + AT_ONCE) + ["Busy"] * (10 - AT_ONCE)
+    assert last == "answered"
+
+
+def test_more_requests_than_may_wait_for_a_version_are_told_so(
+    home_of_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_in(home_of_rows, monkeypatch)
+    monkeypatch.setattr(answers, "MAX_WAITING", 0)
+    with running(home_of_rows) as router:
+        assert router.post("predict", {"rows": [ROW]}) == (
+            503,
+            {"error": "version 1 does not answer: 0 requests wait for it; send it again"},
+        )
 
 
 def test_a_version_has_predicted_its_example_before_anybody_asks(

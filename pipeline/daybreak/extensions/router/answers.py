@@ -2,10 +2,12 @@
 
 An answer to a user depends on nothing but model and arrays (daybreak/contract/workload.py), so it is kept
 until either changes: a returning user costs one look into a dict. The answers of the most recent users are
-kept, predictions for rows are not. The version runs in a separate process
+kept, predictions for rows are not: of their requests MAX_WAITING wait, each for as long as its client does.
+The version runs in a separate process
 (daybreak/serving/version_process.py), and its replies are checked, since their form is not trusted.
 """
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -22,6 +24,10 @@ from daybreak.serving.version_process import VersionProcess
 log = logging.getLogger(__name__)
 
 MAX_KEPT = 100_000  # characters of an answer's predictions that the log keeps
+MAX_WAITING = 64  # requests for rows that wait for a version
+AT_ONCE = 2  # requests in the version's thread: one that computes, and the next one
+
+Predictions = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,10 @@ def texts(values: Any) -> list[str]:
     return values
 
 
+class Busy(NoAnswer):
+    """As many requests as may wait for the version already do."""
+
+
 class Predictor:
     """A loaded version that predicts rows; threads may share it."""
 
@@ -110,8 +120,30 @@ class Predictor:
         self._judged = frozenset(texts(process.about.get("judged")))
         self.unit = str(process.about.get("unit"))  # column of the table; "": each request is a unit
         self.zone = str(process.about.get("zone"))  # in which a day begins
+        self._turns, self._num_waiting = asyncio.Semaphore(AT_ONCE), 0
 
-    def of(self, rows: Sequence[Any]) -> tuple[str, str | None]:
+    async def in_turn(self, rows: Sequence[Any]) -> Predictions:
+        """Returns the predictions for the rows as `of` does, from an event loop; Busy if too many wait.
+
+        Rows wait here and not in the queue of the version's thread, which keeps them after a timeout.
+        """
+        if self._num_waiting >= MAX_WAITING:
+            raise Busy(f"{MAX_WAITING} requests wait for it")
+        self._num_waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._num_waiting -= 1
+        computed = asyncio.get_running_loop().run_in_executor(self.process.thread, self.of, rows)
+        computed.add_done_callback(self._end_turn)
+        return await asyncio.shield(computed)  # the turn goes on until the thread is free
+
+    def _end_turn(self, computed: "asyncio.Future[Predictions]") -> None:
+        if not computed.cancelled():
+            computed.exception()  # is read, where nobody waits for it any more
+        self._turns.release()
+
+    def of(self, rows: Sequence[Any]) -> Predictions:
         """Returns the predictions for the rows as JSON, and the part of them to log.
 
         The first is an object for each row. The second is a list for each prediction that a metric judges;

@@ -39,7 +39,7 @@ from daybreak.contract.errors import DataError, JobError
 from daybreak.extensions.live_test import own_serving
 from daybreak.extensions.live_test.live_score import METRIC
 from daybreak.extensions.live_test.settings import LiveTestParams
-from daybreak.extensions.router.answers import Answer, Answers, Predictor
+from daybreak.extensions.router.answers import Answer, Answers, Busy, Predictor
 from daybreak.extensions.router.assigner import Assignment
 from daybreak.extensions.router.batcher import Batcher
 from daybreak.extensions.router.bodies import (
@@ -263,12 +263,13 @@ class Router:
         text, kept, error = "", None, ""
         try:
             async with asyncio.timeout(self._params.timeout_s):
-                loop = asyncio.get_running_loop()
-                text, kept = await loop.run_in_executor(answers.process.thread, answers.of, rows)
+                text, kept = await answers.in_turn(rows)
         except DataError as refused:
             raise HTTPException(422, str(refused)) from None
         except TimeoutError:
             error = f"no answer within {self._params.timeout_s:g} s"
+        except Busy as busy:
+            error = str(busy)
         except NoAnswer as failed:  # the version's fault, not the router's
             log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
             error = str(failed)

@@ -99,8 +99,7 @@ class ShadowRequests:
     async def _predicted(
         self, challenger: Predictor, shown: Exposure, rows: Sequence[Any], text: str
     ) -> Shadow:
-        loop = asyncio.get_running_loop()
-        ours, _ = await loop.run_in_executor(challenger.process.thread, challenger.of, rows)
+        ours, _ = await challenger.in_turn(rows)
         return Shadow(
             exposure=shown.id,
             version=challenger.version,
