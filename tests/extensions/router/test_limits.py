@@ -1,8 +1,10 @@
+import asyncio
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.extensions.router import limits
-from daybreak.extensions.router.limits import Buckets
+from daybreak.extensions.router.limits import Buckets, Message, Receive, RequestLimiter, Send, address_of
 
 
 @given(st.floats(1, 50), st.lists(st.floats(0, 0.5), min_size=1, max_size=200))
@@ -35,3 +37,32 @@ def test_only_the_newest_clients_are_remembered() -> None:
     assert len(buckets._left) == limits.MAX_CLIENTS
     assert buckets.take("0")
     assert not buckets.take(str(limits.MAX_CLIENTS))
+
+
+def test_addresses_of_one_host_are_one() -> None:
+    assert address_of("2001:db8::5:7") == address_of("2001:db8::1") == "2001:db8::/64"
+    assert address_of("::ffff:192.0.2.7") == address_of("192.0.2.7") == "192.0.2.7"
+    assert address_of("x" * 200) == "x" * 100
+
+
+def test_a_host_with_many_addresses_has_one_rate() -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    limited = RequestLimiter(app, max_body_bytes=1, max_requests_per_s=1e-9, token="")
+    statuses = []
+
+    async def receive() -> Message:
+        raise AssertionError("nothing reads the body")
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def ask(*hosts: str) -> None:
+        for host in hosts:
+            scope = {"type": "http", "path": "/", "client": (host, 1), "headers": []}
+            await limited(scope, receive, send)
+
+    asyncio.run(ask("2001:db8::5:7", "2001:db8::1", "2001:db8:0:1::1", "192.0.2.7", "::ffff:192.0.2.7"))
+    assert statuses == [200, 429, 200, 200, 429]

@@ -15,8 +15,6 @@ httptools with four more questions:
     each SWEEP_S                 have headers, or a body that is answered already, taken
                                  `headers_timeout_s`, or a request and its answer REQUEST_S? Then the
                                  connection is closed
-
-An IPv6 address stands for its /64, since a single host has that many.
 """
 
 import asyncio
@@ -28,7 +26,7 @@ from typing import Any, NoReturn, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from daybreak.extensions.router.limits import Message, Receive, Send, refuse
+from daybreak.extensions.router.limits import Message, Receive, Send, address_of, refuse
 from daybreak.extensions.router.settings import RouterParams
 
 MAX_CONNECTIONS = 1000
@@ -65,7 +63,7 @@ class Connections:
         Earlier addresses in the header come from the client and may be made up.
         """
         values = [value.decode("latin1") for name, value in headers if name == b"x-forwarded-for"]
-        hosts = [host.strip() for host in ",".join(values).split(",") if host.strip()]
+        hosts = [_without_port(host.strip()) for host in ",".join(values).split(",") if host.strip()]
         return next((host for host in reversed(hosts) if not self.is_proxy(host)), "")
 
     def admit(self, connection: "Connection", address: str) -> bool:
@@ -250,22 +248,15 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-@functools.lru_cache(4096)
-def address_of(host: str) -> str:
-    """Returns the address that a host counts for; the beginning of a text that is not an address.
+def _without_port(host: str) -> str:
+    """Returns a host without the port that some proxies add.
 
-    >>> address_of("192.0.2.7"), address_of("::ffff:192.0.2.7"), address_of("2001:db8::5:7")
-    ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
+    >>> _without_port("192.0.2.7:4711"), _without_port("[2001:db8::7]:4711"), _without_port("2001:db8::7")
+    ('192.0.2.7', '2001:db8::7', '2001:db8::7')
     """
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host[:100]
-    if address.version == 4:
-        return str(address)
-    if address.ipv4_mapped:
-        return str(address.ipv4_mapped)
-    return str(ip_network((int(address) >> 64 << 64, 64)))
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0] if host.count(":") == 1 else host
 
 
 async def too_many(scope: Message, receive: Receive, send: Send) -> None:

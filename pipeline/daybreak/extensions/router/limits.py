@@ -1,17 +1,20 @@
 """Limits what a client may ask of a router: bytes per request, requests per second, and only with the token.
 
 This is plain ASGI around the app, since it handles every request. A token bucket per client holds one
-second's requests and refills at that rate; the buckets of the most recent clients are kept. They are asked
-before anything else is done. /health and /metrics have buckets of their own, so that monitoring goes on
-beside a client that sends too much; /health needs no token, so that monitoring works without one.
+second's requests and refills at that rate; the buckets of the most recent clients are kept. An IPv6 address
+stands for its /64, since a single host has that many. The buckets are asked before anything else is done.
+/health and /metrics have buckets of their own, so that monitoring goes on beside a client that sends too
+much; /health needs no token, so that monitoring works without one.
 """
 
 import base64
+import functools
 import hmac
 import json
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from ipaddress import ip_address, ip_network
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +27,24 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 MAX_CLIENTS = 10_000
 MONITORED = ("/health", "/metrics")
+
+
+@functools.lru_cache(4096)
+def address_of(host: str) -> str:
+    """Returns the address that a host counts for; the beginning of a text that is not an address.
+
+    >>> address_of("192.0.2.7"), address_of("::ffff:192.0.2.7"), address_of("2001:db8::5:7")
+    ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
+    """
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host[:100]
+    if address.version == 4:
+        return str(address)
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ip_network((int(address) >> 64 << 64, 64)))
 
 
 class Buckets:
@@ -76,21 +97,13 @@ class RequestLimiter:
             await self.app(scope, receive, send)
             return
         buckets = self._monitoring if scope["path"] in MONITORED else self._buckets
-        if not buckets.take((scope["client"] or ("",))[0]):
+        if not buckets.take(address_of((scope["client"] or ("",))[0])):
             await refuse(send, 429, "too many requests a second; retry in a second")
             return
         headers = dict(scope["headers"])
-        if self._names and scope["path"] != "/health" and (stranger := self._stranger(headers)):
-            why = (
-                f"{stranger} is no name of this machine; ask http://127.0.0.1, set $DAYBREAK_TOKEN, or name "
-                f"a proxy in serving.trusted_proxies"
-            )
-            await refuse(send, 403, why)
-            return
-        if not self._trusts(headers) and scope["path"] != "/health":
-            why = "the token is missing or wrong; send Authorization: Bearer TOKEN"
+        if scope["path"] != "/health" and (refusal := self._refusal(headers)):
             login = 'Basic realm="Daybreak", charset="UTF-8"' if self._browser else "Bearer"
-            await refuse(send, 401, why, login=login)
+            await refuse(send, *refusal, login=login)
             return
         if not headers.get(b"content-length", b"0").isdigit():
             await refuse(send, 400, "content-length is not a number; send one")
@@ -111,6 +124,18 @@ class RequestLimiter:
             return message
 
         await self.app(scope, counted, send)
+
+    def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        """Returns the status and the reason for a caller who may not ask; None for one who may."""
+        if self._names and (stranger := self._stranger(headers)):
+            why = (
+                f"{stranger} is no name of this machine; ask http://127.0.0.1, set $DAYBREAK_TOKEN, or name "
+                f"a proxy in serving.trusted_proxies"
+            )
+            return 403, why
+        if not self._trusts(headers):
+            return 401, "the token is missing or wrong; send Authorization: Bearer TOKEN"
+        return None
 
     def _stranger(self, headers: dict[bytes, bytes]) -> str:
         """Returns the host or the page that asks by another name; "" where none does.
