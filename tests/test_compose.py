@@ -1,10 +1,13 @@
 """compose.yaml has the right structure, as no Docker engine runs here, and its commands really run."""
 
+import configparser
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ HOLDS = {
     "airflow-scheduler": {"airflow_database", "airflow_jwt", "serving_database", "mlflow_admin"},
     "airflow-dag-processor": {"airflow_database"},
     "airflow-triggerer": {"airflow_database"},
+    "airflow-logs": set(),
     "serving": {"serving_database", "serving_token", "mlflow_reader"},
     "pages": {"pages_token"},
 }
@@ -105,6 +109,28 @@ def test_the_file_for_gpus_gives_all_of_them_to_the_container_that_trains_and_to
     # An image of its own: compose would else take the one without CUDA that another service has built.
     assert scheduler["image"] not in {service["image"] for service in SERVICES.values()}
     assert set(scheduler) == {"build", "image", "shm_size", "deploy"}  # the rest stays as compose.yaml has it
+
+
+def test_logs_of_tasks_are_deleted_after_thirty_days_and_their_folders_with_them(tmp_path: Path) -> None:
+    logs, month = tmp_path / "logs", 31 * 86_400
+    for name in ("old/night/attempt=1.log", "new/night/attempt=1.log"):
+        (logs / name).parent.mkdir(parents=True)
+        (logs / name).write_text("said\n")
+    (logs / "made a moment ago").mkdir()
+    old = [logs / "old", logs / "old/night", logs / "old/night/attempt=1.log"]
+    (tmp_path / "sleep").symlink_to("/bin/true")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "AIRFLOW_HOME": str(tmp_path)}
+    supervised = configparser.ConfigParser(interpolation=None)
+    supervised.read(ROOT / "supervisord.conf")
+    bash, _, script = shlex.split(supervised["program:task-logs"]["command"])
+    for _ in range(len(old)):  # months; a folder is old once nothing has been deleted in it for a day
+        for path in filter(Path.exists, old):
+            os.utime(path, times=(0, time.time() - month))
+        subprocess.run([bash, "-c", script], env=environment, check=True)
+    kept = sorted(str(path.relative_to(logs)) for path in logs.rglob("*"))
+    assert kept == ["made a moment ago", "new", "new/night", "new/night/attempt=1.log"]
+    of_compose = SERVICES["airflow-logs"]["command"][2]
+    assert " ".join(script.split()).replace('"$AIRFLOW_HOME/logs"', "/airflow/logs") == of_compose
 
 
 def test_images_are_named_by_a_version() -> None:
