@@ -4,11 +4,13 @@ docs/params.md is made of the sections of daybreak/contract/sections.py, those t
 strings below their fields;
 docs/cli.md of the parser that `daybreak` parses with;
 docs/glossary.md of the glossary by which pages explain their words.
+In docs/profile.md it is the text of a profile: what the code says of measurements in tests/profiling/.
 """
 
 import argparse
 import ast
 import inspect
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -24,6 +26,7 @@ from pydantic.fields import FieldInfo
 from daybreak import cli, hooks, stages
 from daybreak.contract.sections import Params, Plug, Section
 from daybreak.report import glossary
+from tests.profiling import default_night
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEADER = "<!-- Made of the code by `make docs`; change the text there. -->\n"
@@ -61,7 +64,16 @@ def pages() -> dict[Path, str]:
         DOCS / "params.md": "\n".join(_params()),
         DOCS / "cli.md": "\n".join(_command_line()),
         DOCS / "glossary.md": glossary.FILE.read_text().replace("\n", f"\n\n{HEADER}", 1).rstrip(),
+        DOCS / "profile.md": _profile((DOCS / "profile.md").read_text().removesuffix("\n")),
     }
+
+
+def _profile(page: str) -> str:
+    """Returns the page with the text that the code makes in place of the one it has."""
+    before, header, rest = page.partition(HEADER)
+    _, _, after = rest.removeprefix("```text\n").partition("\n```\n")
+    text = textwrap.fill(default_night.explained(), width=110, break_on_hyphens=False)
+    return f"{before}{header}```text\n{text}\n```\n{after}"
 
 
 PLUGS = ("source", "workload", "backend")

@@ -57,7 +57,7 @@ TABLE = [
     (
         "a month for a dollar",
         MONTH | {"budget_usd": 1},
-        "refused: night.budget_usd 8.40",
+        "refused: night.budget_usd 8.39",
         "the least budget is what the plan of the month costs",
     ),
     (

@@ -79,10 +79,15 @@ def test_a_plan_of_an_earlier_night_has_its_sentence_and_no_table(made):
     assert "chance" not in shown
 
 
-def test_what_the_time_rests_on_is_said_with_its_prior(made):
+def test_what_the_time_rests_on_is_said_with_its_own_interval(made):
+    (low_s, high_s), expected_s = made.forecast.interval, made.forecast.expected_s
     second = rationale(made, night(hours=3, budget_usd=2)).splitlines()[1]
     assert second.startswith("The time rests on the profile on cpu, by the roofline to ")
-    assert second.endswith("no night has run there, so its prior is a factor of two either way.")
+    assert high_s > 5 * expected_s
+    assert second.endswith(
+        f"no night has run there, so the 90 % interval is {low_s / expected_s:.2g} to "
+        f"{high_s / expected_s:.2g} times the time."
+    )
 
 
 def test_a_larger_batch_says_which_prior_its_samples_rest_on():
@@ -90,7 +95,7 @@ def test_a_larger_batch_says_which_prior_its_samples_rest_on():
         **PLUGS, plan=PlanParams(machines=("local",), batch_sizes=(512,)), train=TrainParams(batch_size=256)
     )
     basis = plan(night(), DATASET, profile(), None, params, available=EVERYTHING).reasons.basis
-    assert basis.startswith("the profile on cpu; no night has run there, so its prior is a tenth either way")
+    assert basis.startswith("the profile on cpu; no night has run there, so the 90 % interval is 0.91 to 1.1")
     assert "1.20 (0.61 to 2.39) times the samples in batches of 512 rather than 256, by the prior of" in basis
     assert "noise-scale theory (noise scale 1,000); no nights with two batch sizes can tell yet" in basis
 

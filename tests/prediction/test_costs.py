@@ -18,7 +18,8 @@ from daybreak.machines.startup import FIVEFOLD, TWICE, StartupPart, slowest
 from daybreak.prediction import local_updates
 from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.costs import Estimate, predict, predict_counts, time_to_save_s
-from tests.planning.jobs import machine, profile
+from daybreak.prediction.update_time import PARTS
+from tests.planning.jobs import line, machine, profile
 
 PROFILE = profile()
 LOCAL = local(PROFILE, today=date(2011, 9, 1))
@@ -266,10 +267,30 @@ def test_an_interval_is_widened_no_further_than_is_needed():
     assert enough.widened == pytest.approx(1.2)
 
 
-def test_updates_are_whole():
-    one, two = estimate(num_samples=256), estimate(num_samples=257)
-    work = [next(p.seconds for p in each.parts if p.name == "training") for each in (one, two)]
-    assert work[1] == pytest.approx(2 * work[0], rel=1e-6)
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_the_last_update_takes_what_the_samples_that_are_left_take(num_samples, batch_size):
+    """As the trainer takes them: whole batches over all epochs, then what is left, in passes that fit."""
+    job = replace(PROFILE, load_s=line(0, 1e-5), memory_bytes=line(3e8, 1e7))
+    on = machine(device_memory_bytes=10**10)
+    whole, left = divmod(num_samples, batch_size)
+    alone = [estimate(on, job=job, batch_size=n, num_samples=n) for n in (batch_size, left) if n]
+    whole_s, *left_s = map(work_s, alone)
+    assert work_s(estimate(on, job=job, batch_size=batch_size, num_samples=num_samples)) == pytest.approx(
+        whole * whole_s + sum(left_s), rel=0.02
+    )
+
+
+def work_s(estimate) -> float:
+    return sum(part.seconds for part in estimate.parts if part.name in PARTS)
+
+
+def test_a_batch_larger_than_all_samples_is_billed_as_the_one_update_that_runs():
+    assert work_s(estimate(num_samples=1000, batch_size=10**6)) == work_s(
+        estimate(num_samples=1000, batch_size=1000)
+    )
+    assert work_s(estimate(num_samples=1100, batch_size=1000)) < 1.2 * work_s(
+        estimate(num_samples=1000, batch_size=1000)
+    )
 
 
 SYNCS = st.builds(Sync, every=st.integers(2, 64), is_late=st.booleans())

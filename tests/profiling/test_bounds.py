@@ -125,7 +125,7 @@ def test_many_inputs_are_a_symptom_of_what_they_cost_more_in(load_s, lookup_shar
         input_bytes=100,
         lookup_share=lookup_share,
         flops=1000,
-        flops_share=0.5,
+        fastest_times=2.0,
         fixed_bytes=10,
     )
     assert signs["many_inputs_are_a_symptom_of"] == of

@@ -36,7 +36,8 @@ EVIDENCE = {
     "network": {"num_workers": 2, "sync_bytes": 4e7, "share": 0.08, "bound": True},
     "symptoms": {
         "io_parsing_share": 0.66,
-        "compute_share_of_peak_flops": 0.05,
+        "compute_fastest_times": 11_000.0,
+        "fastest_device": "H200",
         "many_inputs_are_a_symptom_of": "io",
     },
     "tuned": {"before_s": 0.2, "after_s": 0.08},
@@ -86,6 +87,7 @@ def profile(**changes: object) -> Profile:
         "Memory peaks at 200 MB of 8 GB, 2.5 %.",
         "The all-reduce of 40 MB between 2 workers takes 8 % of an update, so the network binds it as well.",
         "Symptoms: 66 % of an update is preparing samples.",
+        "a pass here fits up to 6,900 samples",
         "Kept: parallelise the reads (60 % saved).",
         "Tried and reverted: pinned memory (10 % more) and compiled model (failed).",
         "Not tried: bfloat16 (a trial takes 2.0 s and could save 0.5 s).",
@@ -122,11 +124,45 @@ def test_what_was_not_run_is_not_said_to_have_been():
     assert "cannot be run" not in explain(profile())
 
 
-def test_what_does_not_fit_is_too_much():
+def test_what_does_not_fit_is_more_than_it_may_take():
     memory = {"kind": "capacity", "peak_bytes": 9e9, "device_bytes": 8e9}
     text = explain(replace(profile(memory=memory), bound="memory"))
     assert text.startswith("The job is bound by memory: what must stay on the device.")
-    assert "Memory peaks at 9 GB of 8 GB, which is too much." in text
+    assert "Memory peaks at 9 GB of 8 GB, 112.5 %, more than the 90 % that it may take." in text
+
+
+def test_what_fits_by_a_remedy_is_not_said_to_be_too_much():
+    memory = {"kind": "capacity", "peak_bytes": 4e9, "device_bytes": 8e9}
+    assert "Memory peaks at 4 GB of 8 GB, 50 %. " in explain(profile(memory=memory))
+
+
+@pytest.mark.parametrize(
+    ("changes", "evidence", "sentence"),
+    [
+        ({}, {}, "up to 6,900 samples, and passes of one sample fit"),
+        (
+            {},
+            {"measured": {"parameter_bytes": 4e7}},
+            "a model 23.92 times as large (239,202,658 parameters)",
+        ),
+        ({}, {"num_workers": 2}, "up to 3,300 samples, and passes of one"),
+        ({"is_undivided": True}, {}, "up to 6,900 samples, and such passes fit a model 19.78 times as large"),
+        (
+            {"memory_bytes": jobs.line(9e9, 0)},
+            {},
+            "up to 0 samples, and passes of one sample fit a model 0.8",
+        ),
+        (
+            {"memory_bytes": jobs.line(3e8, 0)},
+            {},
+            "fits any number of samples, and passes of one",
+        ),
+    ],
+)
+def test_the_largest_batch_and_model_that_would_fit_are_said(changes, evidence, sentence):
+    text = explain(replace(profile(**evidence), **changes))
+    assert "With 10 % left free, a pass here fits " in text
+    assert sentence in text
 
 
 def test_a_profile_that_is_reused_says_from_when_and_what_was_not_measured():

@@ -1,6 +1,7 @@
 """Remedies offered follow from the job; a night applies only a kept remedy that is worth the change."""
 
 from dataclasses import fields, replace
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -132,8 +133,8 @@ def test_a_job_that_does_not_fit_is_offered_less_memory_first():
     ]
 
 
-def named(name: str, **changed) -> Remedy:
-    return next(each.remedy for each in offers(job(**changed)) if each.remedy.name == name)
+def named(remedy: str, /, **changed) -> Remedy:
+    return next(each.remedy for each in offers(job(**changed)) if each.remedy.name == remedy)
 
 
 def test_tables_with_dense_gradients_are_offered_sparse_ones_as_equal_or_as_touching_quality():
@@ -157,6 +158,69 @@ def test_accelerators_are_those_that_help_from_the_device_that_the_job_is_on():
     few_bytes = named("faster accelerator", **facts, flops_per_s=1e17, bytes_per_s=3e11, memory_share=1.0)
     assert few_bytes.applies  # bandwidth is what it lacks
     assert named("newer generation", **facts, flops_per_s=65e12, dispatch_share=1.0).predicted_gain == 0
+
+
+ACCELERATORS = {each.device: each.speeds for each in rented() if each.num_devices}
+SHARES = (0.1, 0.4, 0.89, 0.9, 1.0)  # of its own sheet, that a device was measured to reach
+MOVES = ("faster accelerator", "newer generation", "TPU")
+
+
+@pytest.mark.parametrize("memory_share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("device", ACCELERATORS)
+def test_whatever_share_of_its_sheet_was_measured_a_device_is_sent_only_to_one_with_a_better_sheet(
+    device, memory_share
+):
+    here, machines = ACCELERATORS[device], {each.name: each for each in rented()}
+    told = set()
+    for of_flops, of_bytes, move in product(SHARES, SHARES, MOVES):
+        remedy = named(
+            move,
+            bound="compute",
+            load_s=line(0, 0),
+            step_s=line(0, 1e-3),
+            on_cpu=False,
+            num_workers=8,
+            memory_share=memory_share,
+            flops_per_s=of_flops * here.flops_per_s,
+            bytes_per_s=of_bytes * here.bandwidth_bytes_per_s,
+            name=f"NVIDIA {device}",
+        )
+        told.add((move, remedy.note, remedy.predicted_gain))
+        if not remedy.applies:
+            assert remedy.note == "no machine of the catalog is faster for this job"
+            continue
+        (name,) = (word for word in remedy.note.split() if word in machines)
+        there = machines[name].speeds
+        takes = (1 - memory_share) * here.flops_per_s / there.flops_per_s
+        takes += memory_share * here.bandwidth_bytes_per_s / there.bandwidth_bytes_per_s
+        assert remedy.predicted_gain == pytest.approx(1 - takes)
+        assert takes <= 0.95
+        assert machines[name].device != device
+    assert len(told) == len(MOVES)  # the share changes nothing
+
+
+def test_more_flops_with_less_bandwidth_do_not_help_a_job_that_moves_bytes():
+    """An L4 has 1.9 times the FLOP/s of a T4, and 0.94 of its bandwidth."""
+    facts = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False}
+    on_t4 = facts | {"name": "Tesla T4", "flops_per_s": 4e13, "bytes_per_s": 2.6e11}
+    assert "L4" in named("faster accelerator", **on_t4).note
+    assert "L4" not in named("faster accelerator", **on_t4, memory_share=1.0).note
+
+
+@pytest.mark.parametrize("share", [0.8, 0.89])
+def test_an_unknown_device_is_compared_by_the_share_that_is_typical(share):
+    facts = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False}
+    fastest = ACCELERATORS["H200"].flops_per_s
+    unknown = {"name": "NVIDIA X1", "flops_per_s": share * fastest, "bytes_per_s": 1e15, "num_workers": 8}
+    assert named("newer generation", **facts, **unknown).applies == (share < 0.85)
+
+
+def test_a_job_too_large_for_every_machine_is_told_how_large_a_model_would_fit():
+    note = named("more memory per worker", bound="memory", fits=False, peak_bytes=1e12).note
+    assert note == (
+        "no machine of the catalog has room for its 1000.0 GB; "
+        "H200 has the most, for a model or batch 0.13 times as large"
+    )
 
 
 def test_a_job_of_one_worker_is_not_sent_to_a_machine_of_eight_devices():

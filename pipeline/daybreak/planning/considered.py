@@ -95,9 +95,9 @@ def basis(best: Candidate, *, job: TrainingTask, offered: Sequence[Candidate]) -
         text += f", corrected by {own} night{'s' if own > 1 else ''} on it"
     elif past and not here:
         text += f", corrected by {len(past)} night{'s' if len(past) > 1 else ''} on other machines"
-    else:
-        prior = "a tenth either way" if here else "a factor of two either way"
-        text += f"; no night has run there, so its prior is {prior}"
+    if not own:
+        low, high = (f"{bound_s / best.expected_s:.2g}" for bound_s in best.interval)
+        text += f"; no night has run there, so the 90 % interval is {low} to {high} times the time"
     sizes = {best.estimate.batch_size} - {job.batch_size} or {c.estimate.batch_size for c in offered}
     size = max(sizes)  # its own, or the one that is most in doubt
     if size != job.batch_size:

@@ -25,6 +25,7 @@ from daybreak.machines.losses import Loss, checkpoint_interval_s, loss, mean_tim
 from daybreak.machines.startup import BEFORE_WORK, DATA, QUEUE, START, StartupPart, Wait, waits
 from daybreak.prediction import local_updates
 from daybreak.prediction.calibration import CostCalibration
+from daybreak.prediction.measurements import StepSetting
 from daybreak.prediction.update_time import PARTS, Updates, updates
 
 if TYPE_CHECKING:
@@ -298,7 +299,8 @@ def _rented(
         for each in timed.settings
     ]
     samples = [round(num_samples * times) for times, _ in more]
-    work = timed.seconds * [ceil(each / batch_size) for each in samples]
+    whole = min(batch_size, num_samples)  # as `timed`
+    work = timed.seconds * _as_run(timed.settings, samples=samples, batch_size=whole)
     every_s, losses = _losses(
         rental, work.sum(axis=0).tolist(), before, counts=counts, save_s=save_s, known=known
     )
@@ -323,6 +325,25 @@ def _rented(
         widened=widened,
         num_samples=samples,
     )
+
+
+def _as_run(settings: Sequence[StepSetting], *, samples: Sequence[int], batch_size: int) -> "Array":
+    """Returns by how many times an update's parts a run takes, [parts, settings].
+
+    The last update has the samples that are left, in as many passes as they need; gradients are summed as
+    after any other.
+    """
+    import numpy as np
+
+    number = np.array([ceil(each / batch_size) for each in samples])
+    last = np.array(samples) - (number - 1) * batch_size
+    workers = np.array([each.num_workers for each in settings])
+    micro = np.array([each.micro_batch_size for each in settings])
+    passes = np.array([each.num_passes for each in settings])
+    of_worker, of_last = np.ceil(batch_size / workers), np.ceil(last / workers)
+    by_sample = number - 1 + of_last / of_worker
+    by_pass = number - 1 + np.ceil(of_last / micro) / passes
+    return np.array([by_sample, by_pass, by_sample, number], float)
 
 
 def _losses(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from math import ceil
 
 from daybreak import hooks
 from daybreak.contract.machine import Machine
@@ -90,7 +91,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         on,
         measured=measured,
         num_machines=plan.rental.num_machines,
-        batch_size=plan.batch_size,
+        batch_size=_mean_batch(plan),
         num_workers=processes,
         num_bytes=entry.dataset.num_bytes,
         sync=training.sync or plan.sync,
@@ -136,7 +137,12 @@ def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:
     if machine.is_local:
         return 0.0
     rate = machine.speeds.flops_per_s * machine.num_workers * plan.rental.num_machines
-    return profile.flops_per_sample * plan.batch_size / rate if rate else 0.0
+    return profile.flops_per_sample * _mean_batch(plan) / rate if rate else 0.0
+
+
+def _mean_batch(plan: Plan) -> int:
+    """Returns the samples of an update as they ran: the last one has fewer, or is the only one."""
+    return ceil(plan.num_samples / ceil(plan.num_samples / plan.batch_size))
 
 
 def _starts(entries: Sequence[Entry], machines: Sequence[Machine]) -> dict[str, list[float]]:

@@ -17,6 +17,7 @@ The largest share is the verdict. It stands only if removing its own cause gains
 arithmetic, or no traffic. Otherwise, or where the two largest gains are within `CLOSE`, the verdict is mixed.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -33,7 +34,7 @@ MODERATELY, HIGHLY = 0.05, 0.20  # share of the input in the update (TensorFlow'
 SYMPTOM_FROM = {  # the least value of each symptom that says yes
     "io_parsing_share": HIGHLY,
     "io_slow_storage_share": HIGHLY,
-    "compute_share_of_peak_flops": 0.5,
+    "compute_fastest_times": 2.0,
     "memory_many_inputs_share": HIGHLY,
     "memory_many_parameters_share": HIGHLY,
     "memory_peak_share": 1 - HEADROOM,
@@ -141,6 +142,23 @@ def room(
     return Room(peak_bytes=peak, device_bytes=device_bytes, fits=fits and not failed)
 
 
+def most_samples(memory_bytes: Line, *, device_bytes: float) -> float:
+    """Returns the samples of the largest pass that leaves `HEADROOM`; infinite where any does, 0 if none."""
+    left = device_bytes * (1 - HEADROOM) - memory_bytes.fixed
+    if memory_bytes.per_sample <= 0:
+        return math.inf if left >= 0 else 0.0
+    return max(0.0, left // memory_bytes.per_sample)
+
+
+def most_times(memory_bytes: Line, *, num_samples: float, device_bytes: float) -> float:
+    """Returns how many times the bytes of a pass of so many samples leave `HEADROOM`.
+
+    A model that is so much larger, in weights and activations alike, still fits in such passes.
+    """
+    needed = memory_bytes(num_samples)
+    return device_bytes * (1 - HEADROOM) / needed if needed > 0 else math.inf
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoundVerdict:
     """What binds the job; `mixed` names the two largest gains where they do not confirm the bound."""
@@ -204,17 +222,17 @@ def symptoms(
     input_bytes: float,
     lookup_share: float,
     flops: float,
-    flops_share: float,
+    fastest_times: float,
     fixed_bytes: float,
 ) -> dict[str, float | str | list[str]]:
     """Returns the nine symptoms of Lakshmanan's thread, each measured as a share of the update or the memory.
 
     The thread is about daily retraining in 18 hours; remedies.py has its remedies. `input_bytes` and `flops`
     are per update, `load_busy` is the share of loading in which the processor works, `lookup_share` the share
-    of the step in operators that look up rows by the input, `flops_share` the share of the peak FLOP/s, and
-    `fixed_bytes` the memory that any batch needs. Many inputs are a symptom of I/O or of memory, by the
-    larger cost: loading, or lookup and storage. `present` names the symptoms that the job shows: shares by
-    `SYMPTOM_FROM`, the others by the share of their cause.
+    of the step in operators that look up rows by the input, `fastest_times` how many times this device's
+    FLOP/s the fastest of the catalog has, and `fixed_bytes` the memory that any batch needs. Many inputs are
+    a symptom of I/O or of memory, by the larger cost: loading, or lookup and storage. `present` names the
+    symptoms that the job shows: by `SYMPTOM_FROM`, or by the share of their cause.
     """
     io, step = verdict.shares["io"], 1 - verdict.shares["io"]
     device_bytes = room.device_bytes if room.device_bytes > 0 else 1.0
@@ -225,7 +243,7 @@ def symptoms(
         "io_small_model_step_share": step,
         "io_slow_storage_share": io * (1 - load_busy),
         "compute_flops_per_input_byte": flops / input_bytes if input_bytes else 0.0,
-        "compute_share_of_peak_flops": flops_share,
+        "compute_fastest_times": fastest_times,
         "memory_many_inputs_share": kept,
         "memory_many_parameters_share": fixed_bytes / device_bytes,
         "memory_peak_share": room.peak_bytes / device_bytes,

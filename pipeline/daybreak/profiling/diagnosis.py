@@ -17,11 +17,12 @@ from daybreak.contract.errors import is_out_of_memory
 from daybreak.contract.record_parts import Line, Tuning
 from daybreak.contract.sections import ProfileParams, TrainParams
 from daybreak.contract.workload import ARRAYS, Workload, is_over_batch
-from daybreak.machines import this_machine
+from daybreak.machines import data_sheets, this_machine
 from daybreak.machines.catalog import HEADROOM
 from daybreak.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit
 from daybreak.profiling.bounds import BoundVerdict, Operator, Room
 from daybreak.storage.home import Home
+from daybreak.training import devices
 
 if TYPE_CHECKING:
     from daybreak.profiling.counterfactuals import Changes
@@ -187,7 +188,7 @@ def _evidence(
         "memory": _memory(lines.room, fit, verdict),
         "counterfactual": _counterfactual(breakdown, verdict),
         "storage": counterfactuals.storage(breakdown.changes, breakdown.cold_s),
-        "symptoms": _symptoms(lines, breakdown, verdict),
+        "symptoms": _symptoms(lines, breakdown, verdict, device=devices.name(harness.device)),
         "roofline": _roofline(breakdown.operators, breakdown.changes.step_s, breakdown.ceilings),
         "dispatch": _dispatch(breakdown, verdict),
         "network": all_reduce.evidence(
@@ -346,17 +347,24 @@ def _counterfactual(breakdown: Breakdown, verdict: BoundVerdict) -> dict[str, An
     }
 
 
-def _symptoms(lines: UpdateLines, breakdown: Breakdown, verdict: BoundVerdict) -> Mapping[str, Any]:
-    return bounds.symptoms(
+def _symptoms(
+    lines: UpdateLines, breakdown: Breakdown, verdict: BoundVerdict, *, device: str
+) -> Mapping[str, Any]:
+    ceilings, fastest = breakdown.ceilings, data_sheets.fastest()
+    flops_per_s, _ = data_sheets.on_sheet(
+        device, flops_per_s=ceilings.flops_per_s, bytes_per_s=ceilings.copy_bytes_per_s
+    )
+    shown = bounds.symptoms(
         verdict=verdict,
         room=lines.room,
         load_busy=breakdown.changes.load_busy,
         input_bytes=breakdown.input_bytes,
         lookup_share=breakdown.share(lambda operator: operator.num_rows > 0),
         flops=breakdown.flops,
-        flops_share=breakdown.flops / breakdown.changes.step_s / breakdown.ceilings.flops_per_s,
+        fastest_times=fastest.speeds.flops_per_s / flops_per_s,
         fixed_bytes=lines.memory_bytes.fixed,
     )
+    return shown | {"fastest_device": fastest.device}
 
 
 def _dispatch(breakdown: Breakdown, verdict: BoundVerdict) -> dict[str, Any]:
@@ -402,7 +410,7 @@ def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[s
     installed = this_machine.installed_bytes()
     on_cpu = harness.device.type == "cpu"
     return {
-        "name": "CPU" if on_cpu else torch.cuda.get_device_name(),
+        "name": devices.name(harness.device),
         "num_devices": 0 if on_cpu else torch.cuda.device_count(),
         "num_cores": ceilings.machine["num_cores"],
         "memory_bytes": installed,

@@ -4,13 +4,16 @@ Profiles of earlier nights have less evidence; the paragraph leaves out what is 
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from math import ceil, inf
 from typing import Any
 
 from daybreak.contract.formats import count, duration, operations, percent, quantity, size
 from daybreak.contract.record_parts import Remedy
 from daybreak.contract.record_types import Profile
 from daybreak.machines import contention
+from daybreak.machines.catalog import HEADROOM
 from daybreak.machines.this_machine import KEPT_DISTURBED
+from daybreak.profiling.bounds import most_samples, most_times
 from daybreak.profiling.remedies import IN_RAM, NOT_TRIED
 
 BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
@@ -27,7 +30,7 @@ SYMPTOMS: dict[str, tuple[str, Callable[[float], str]]] = {
     "io_small_model_step_share": ("only {} of an update is the step", percent),
     "io_slow_storage_share": ("{} of an update is waiting for storage", percent),
     "compute_flops_per_input_byte": ("{} operations per byte of input", quantity),
-    "compute_share_of_peak_flops": ("{} of what the device can compute", percent),
+    "compute_fastest_times": ("{fastest}, the fastest of the catalog, has {} times its FLOP/s", quantity),
     "memory_many_inputs_share": ("{} looking up rows or keeping what grows with the batch", percent),
     "memory_many_parameters_share": ("{} of the memory for parameters", percent),
     "memory_peak_share": ("{} of the memory at the peak", percent),
@@ -48,6 +51,7 @@ def _sentences(profile: Profile) -> Iterator[str]:
     yield from _proof(profile, _part(evidence, "counterfactual"))
     yield from _roofline(_part(evidence, "roofline"))
     yield from _memory(_part(evidence, "memory"))
+    yield from _largest(profile)
     yield from _network(_part(evidence, "network"))
     yield from _dispatch(_part(evidence, "dispatch"))
     yield from _symptoms(profile.bound, _part(evidence, "symptoms"))
@@ -143,8 +147,32 @@ def _roofline(roofline: Mapping[str, Any]) -> Iterator[str]:
 def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
     if memory.get("peak_bytes") and memory.get("device_bytes"):
         share = memory["peak_bytes"] / memory["device_bytes"]
-        fits = "which is too much" if memory.get("kind") == "capacity" else percent(share)
-        yield f"Memory peaks at {size(memory['peak_bytes'])} of {size(memory['device_bytes'])}, {fits}."
+        most = f", more than the {percent(1 - HEADROOM)} that it may take" if share > 1 - HEADROOM else ""
+        yield (
+            f"Memory peaks at {size(memory['peak_bytes'])} of {size(memory['device_bytes'])}, "
+            f"{percent(share)}{most}."
+        )
+
+
+def _largest(profile: Profile) -> Iterator[str]:
+    """Yields the largest batch and model that would fit this device, each with all else as it is."""
+    evidence, batch_size = profile.evidence, profile.evidence.get("batch_size")
+    device_bytes = _part(evidence, "memory").get("device_bytes")
+    if profile.is_estimator or not device_bytes or not batch_size:
+        return
+    workers, devices = evidence.get("num_workers", 1), _part(evidence, "machine").get("num_devices", 0)
+    each_bytes = device_bytes / ceil(workers / max(1, devices))  # of the workers that share a device
+    of_pass = batch_size / workers if profile.is_undivided else 1
+    samples = most_samples(profile.memory_bytes, device_bytes=each_bytes)
+    times = most_times(profile.memory_bytes, num_samples=of_pass, device_bytes=each_bytes)
+    passes = "such passes" if profile.is_undivided else "passes of one sample"
+    parameters = times * _part(evidence, "measured").get("parameter_bytes", 0) / 4
+    number = f" ({count(round(parameters))} parameters)" if parameters else ""
+    most = f"up to {count(int(samples))} samples" if samples < inf else "any number of samples"
+    yield (
+        f"With {percent(HEADROOM)} left free, a pass here fits {most}, and {passes} fit a model "
+        f"{quantity(times)} times as large{number}."
+    )
 
 
 def _network(network: Mapping[str, Any]) -> Iterator[str]:
@@ -165,7 +193,7 @@ def _dispatch(dispatch: Mapping[str, Any]) -> Iterator[str]:
 def _symptoms(bound: str, symptoms: Mapping[str, Any]) -> Iterator[str]:
     present = symptoms.get("present")
     parts = [
-        text.format(show(symptoms[name]))
+        text.format(show(symptoms[name]), fastest=symptoms.get("fastest_device"))
         + ("" if present is None else " (yes)" if name in present else " (no)")
         for name, (text, show) in SYMPTOMS.items()
         if name.startswith(bound) and isinstance(symptoms.get(name), int | float)

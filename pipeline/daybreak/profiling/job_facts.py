@@ -20,6 +20,7 @@ class DeviceFacts:
     bfloat16_flops_per_s: float = 0.0
     bytes_per_s: float = 0.0  # of the device's memory
     storage_bytes_per_s: float = 0.0
+    name: str = ""  # by its driver
 
 
 @dataclass(frozen=True, kw_only=True)

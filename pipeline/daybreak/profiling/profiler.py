@@ -111,6 +111,7 @@ def _facts(diagnosis: Diagnosis, dataset: Dataset) -> JobFacts:
             bfloat16_flops_per_s=diagnosis.breakdown.ceilings.bfloat16_flops_per_s,
             bytes_per_s=here["bandwidth_bytes_per_s"],
             storage_bytes_per_s=here["storage_bytes_per_s"],
+            name=here["name"],
         ),
         memory=MemoryFacts(
             fits=verdict.kind != "capacity",

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Line, Remedy, Strategy, Tuning
 from daybreak.contract.record_types import Profile
+from daybreak.machines import data_sheets
 from daybreak.machines.catalog import HEADROOM, PAGE_CACHE, rented
 from daybreak.profiling.job_facts import COMPILE_S, Bound, JobFacts
 
@@ -184,7 +185,7 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
             "compute",
             name,
             gain=_gain_on(job, machine) if machine else 0.0,
-            note=f"at most, by FLOP/s and bandwidth of {machine.device}; name {machine.name} in plan.machines"
+            note=f"at most, by the data sheet of {machine.device}; name {machine.name} in plan.machines"
             if machine
             else "no machine of the catalog is faster for this job",
         )
@@ -286,15 +287,18 @@ def _usd(machine: Machine) -> float:
 
 
 def _gain_on(job: JobFacts, machine: Machine) -> float:
-    """Returns the share of the time that a device saves by its FLOP/s and its bandwidth.
+    """Returns the share of the time that a device saves by its FLOP/s and its bandwidth, sheet by sheet.
 
-    What is dispatched by the host is not faster.
+    What is dispatched by the host is not faster. More FLOP/s with less bandwidth may save nothing.
     """
     on_device = job.compute_share * (1 - job.step.dispatch_share)
-    here, there = job.device, machine.speeds
-    by_flops = _saved(here.flops_per_s, there.flops_per_s)
-    by_bytes = _saved(here.bytes_per_s, there.bandwidth_bytes_per_s) if here.bytes_per_s else by_flops
-    return on_device * ((1 - job.step.memory_share) * by_flops + job.step.memory_share * by_bytes)
+    here, there, in_memory = job.device, machine.speeds, job.step.memory_share
+    flops_per_s, bytes_per_s = data_sheets.on_sheet(
+        here.name, flops_per_s=here.flops_per_s, bytes_per_s=here.bytes_per_s
+    )
+    by_flops = flops_per_s / there.flops_per_s
+    by_bytes = bytes_per_s / there.bandwidth_bytes_per_s if bytes_per_s else by_flops
+    return on_device * max(0.0, 1 - (1 - in_memory) * by_flops - in_memory * by_bytes)
 
 
 def _variant(job: JobFacts, name: str) -> str:
@@ -355,7 +359,7 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         possible=larger is not None,
         note=f"it fits the memory of {larger.device}; name {larger.name} in plan.machines"
         if larger
-        else "no machine of the catalog has room for it",
+        else _most_room(job),
     )
     yield _offer(
         job,
@@ -429,6 +433,14 @@ def _with_room(job: JobFacts) -> Machine | None:
         if machine.num_devices
     ]
     return min(enough, key=lambda machine: (machine.usd_per_hour or 0.0, machine.name), default=None)
+
+
+def _most_room(job: JobFacts) -> str:
+    """Returns that no machine has room for the job, and how large a model would fit the roomiest."""
+    most = max((m for m in rented() if m.num_devices and m.usd_per_hour), key=lambda m: m.device_memory_bytes)
+    room, needed = most.device_memory_bytes * (1 - HEADROOM), job.memory.peak_bytes
+    text = f"no machine of the catalog has room for its {needed / 1e9:.1f} GB"
+    return f"{text}; {most.device} has the most, for a model or batch {room / needed:.2g} times as large"
 
 
 def _smaller_batch(job: JobFacts, bound: Bound, *, helps: bool = False) -> Offer:
