@@ -216,7 +216,7 @@ bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 t
 report: .venv/ready ## open the board over all nights, and say where the newest night's report is
 	@daybreak report --open
 
-docs: .venv/ready ## write docs/params.md, docs/cli.md and docs/glossary.md anew from the code, and the site of all pages into site/
+docs: .venv/ready ## write docs/params.md, docs/cli.md, docs/glossary.md and the text in docs/profile.md anew from the code, and the site of all pages into site/
 	@python -m tests.docs
 	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 	@echo "Open site/index.html; its search needs no server"

@@ -578,7 +578,9 @@ def test_workers_average_now_and_then_where_the_plan_finds_that_it_pays():
         profile(step_s=1e-1), sync_bytes=Line(fixed=5e7, per_sample=0, fixed_error=0, per_sample_error=0)
     )
     job = replace(job, noise_scale=1e6)
-    several = PlanParams(machines=("g2-standard-4",), max_machines=8, objective="time")
+    several = PlanParams(
+        machines=("g2-standard-4",), max_machines=8, objective="time", usd_per_hour_saved=10_000
+    )
     options = {"params": several, "job": job, "budget_usd": 400.0}
     plain, fixed, best = (
         planned(**options, training=TRAINING.model_copy(update={"sync": sync, "sync_every": 4}))

@@ -12,9 +12,11 @@ from daybreak.machines.startup import StartupPart
 from daybreak.planning.search import (
     Candidate,
     PlanLimits,
+    by_time,
     distinct_name,
     feasible,
     frontier,
+    is_slower,
     relax,
     search,
     why_not,
@@ -80,28 +82,63 @@ def test_the_cheapest_is_the_one_that_brute_force_finds(offered, hour, dollar):
 
 
 @given(catalogs, hours, dollars)
-def test_the_fastest_is_the_one_that_brute_force_finds(offered, hour, dollar):
+def test_the_fastest_is_the_cheapest_that_is_not_sure_to_be_slower(offered, hour, dollar):
+    choice = search(offered, limits=limits(hour, dollar), objective="time")
+    if choice is None:
+        return
+    best, least = choice.best, min(choice.ranked, key=by_time)
+    assert not is_slower(best, least)
+    for other in choice.ranked:
+        assert not (other.expected_usd < best.expected_usd and other.expected_s <= best.expected_s)
+        if other.expected_usd < best.expected_usd and other in frontier(choice.ranked):
+            assert is_slower(other, least)
+
+
+@given(catalogs, hours, dollars)
+def test_without_any_doubt_the_fastest_is_the_one_that_brute_force_finds(offered, hour, dollar):
+    certain = [candidate(c.expected_s, c.estimate.usd_per_hour, spread=0.0) for c in offered]
     within = limits(hour, dollar)
-    choice = search(offered, limits=within, objective="time")
-    assert (choice and choice.best.expected_s) == brute_force(offered, within, lambda c: c.expected_s)
+    choice = search(certain, limits=within, objective="time")
+    assert (choice and choice.best.expected_s) == brute_force(certain, within, lambda c: c.expected_s)
 
 
 @pytest.mark.slow
 @given(catalogs, hours, dollars, st.floats(0, 10), st.floats(0, 100))
 def test_more_hours_or_dollars_never_make_it_worse(offered, hour, dollar, longer, richer):
-    for objective in ("cost", "time"):
-        before = search(offered, limits=limits(hour, dollar), objective=objective)
-        for after in (
-            search(offered, limits=limits(hour + longer, dollar), objective=objective),
-            search(offered, limits=limits(hour, dollar + richer), objective=objective),
-        ):
-            if before is None:
-                continue
-            assert after is not None
-            if objective == "cost":
-                assert after.best.expected_usd <= before.best.expected_usd
-            else:
-                assert after.best.expected_s <= before.best.expected_s
+    before = search(offered, limits=limits(hour, dollar), objective="cost")
+    for after in (
+        search(offered, limits=limits(hour + longer, dollar), objective="cost"),
+        search(offered, limits=limits(hour, dollar + richer), objective="cost"),
+    ):
+        if before is None:
+            continue
+        assert after is not None
+        assert after.best.expected_usd <= before.best.expected_usd
+
+
+@pytest.mark.parametrize(
+    ("seconds", "device", "start_spread", "paid"),
+    [
+        (600.07, "cpu", 0.4, False),  # 0.07 s sooner, by starts that differ by a minute
+        (600.07, "cpu", 0.0, True),  # the same device and no start: the sum is late as a whole
+        (900.0, "L4", 0.0, False),  # another device, each a factor of two either way
+        (1600.0, "L4", 0.0, True),
+    ],
+)
+def test_no_dollar_is_paid_for_time_within_the_error_of_both_forecasts(seconds, device, start_spread, paid):
+    def way(work_s: float, price: float, **changes: str) -> Candidate:
+        parts = (
+            StartupPart(seconds=60, spread=start_spread, name="start-up"),
+            StartupPart(seconds=work_s, spread=0.42),
+        )
+        plain = candidate(work_s, price)
+        on = replace(plain.machine, **changes)
+        return Candidate(estimate=replace(plain.estimate, machine=on, parts=parts))
+
+    cheap, dear = way(seconds, 1.0, device=device), way(600.0, 16.0)
+    choice = search([cheap, dear], limits=limits(10, 40), objective="time")
+    assert choice.best is (dear if paid else cheap)
+    assert ("within the error" in choice.runner_up) == (not paid)
 
 
 @given(catalogs, hours, dollars)

@@ -161,7 +161,8 @@ def _estimates(
     here = machine.is_local
     ways: list[Strategy] = ["on-demand", "spot"] if may_be_spot(params) and machine.spot else ["on-demand"]
     num_workers = job.num_workers if here else machine.num_workers
-    counts = range(1, 1 + min(most, batch_size // num_workers))
+    whole = min(batch_size, num_samples)  # of the largest update that runs
+    counts = range(1, 1 + min(most, whole // num_workers))
     estimates = (
         predict_counts(
             job.profile,

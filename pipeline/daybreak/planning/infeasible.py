@@ -5,16 +5,19 @@ from math import ceil, floor
 
 from daybreak.contract import formats
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Night
+from daybreak.contract.record_types import Night, Profile
 from daybreak.contract.units import HOUR_S
-from daybreak.machines.catalog import HEADROOM
+from daybreak.machines.catalog import HEADROOM, rented
 from daybreak.planning.candidates import TrainingTask, Way, line_of
 from daybreak.planning.search import Candidate, PlanLimits, Relaxation, feasible
 from daybreak.prediction.time_budget import LONGEST_S, NightWindow
+from daybreak.prediction.update_time import peak_bytes
 from daybreak.training.recipe import Course
 
 
-def nothing_runs(job: TrainingTask, machines: Sequence[Machine], batch_sizes: Sequence[int]) -> str:
+def nothing_runs(
+    job: TrainingTask, machines: Sequence[Machine], batch_sizes: Sequence[int], *, num_samples: int
+) -> str:
     """Returns the sentence that no machine runs the job: a batch is smaller than the workers, or memory is.
 
     Too small a batch is the cause wherever a machine has memory enough for one sample.
@@ -28,30 +31,58 @@ def nothing_runs(job: TrainingTask, machines: Sequence[Machine], batch_sizes: Se
         return machine.device_memory_bytes * (1 - HEADROOM) / sharing
 
     undivided = job.profile.is_undivided
-    whole = min(batch_sizes) if undivided else job.batch_size if job.profile.is_estimator else 1
-    needed = job.profile.memory_bytes(whole)
+    whole = min(*batch_sizes, num_samples) if undivided else job.batch_size if job.profile.is_estimator else 1
+    needed = peak_bytes(job.profile, whole)
     roomy = [machine for machine in machines if needed <= available(machine)]
     if roomy:
-        fewest = min(roomy, key=workers)
-        key = "plan.batch_sizes" if tuple(batch_sizes) != (job.batch_size,) else "train.batch_size"
-        fewer = "lower train.num_workers" if fewest.is_local else "name a machine with fewer devices"
-        return (
-            f"a batch of {formats.counted(max(batch_sizes), 'sample')} ({key}) is smaller than the "
-            f"{workers(fewest)} workers of {fewest.name}, the fewest of plan.machines; "
-            f"raise {key} to {workers(fewest)}, or {fewer}"
-        )
+        return _too_few_samples(job, min(roomy, key=workers), batch_sizes, num_samples=num_samples)
     largest = max(machines, key=available)
     shared = workers(largest) / largest.num_workers
     what = f"a {'batch' if undivided else 'tree'} of {formats.counted(whole, 'sample')} needs"
-    what, smaller = ("one sample needs" if whole == 1 else what), "or train a smaller model"
-    if undivided:
-        smaller = "lower train.batch_size, or write encode and batch_loss in place of whole_batch"
+    what = "one sample needs" if whole == 1 else what
     return (
         f"{what} {needed / 1e9:.2f} GB on a device and the most that "
         f"plan.machines has is {available(largest) / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}"
         f"{f', for each of {workers(largest)} workers' if shared > 1 else ''}); "
-        f"name a machine with more memory in plan.machines, {smaller}"
+        f"{_what_fits(job.profile, needed, available(largest), undivided=undivided)}"
     )
+
+
+def _too_few_samples(
+    job: TrainingTask, fewest: Machine, batch_sizes: Sequence[int], *, num_samples: int
+) -> str:
+    """Returns the sentence that a batch, or all samples, are fewer than the workers of a machine."""
+    number = job.num_workers if fewest.is_local else fewest.num_workers
+    fewer = "lower train.num_workers" if fewest.is_local else "name a machine with fewer devices"
+    of_machine = f"the {number} workers of {fewest.name}, the fewest of plan.machines"
+    if num_samples < max(batch_sizes) and num_samples < number:
+        all_samples = formats.counted(num_samples, "sample")
+        return f"the {all_samples} to train on are fewer than {of_machine}; raise train.epochs, or {fewer}"
+    key = "plan.batch_sizes" if tuple(batch_sizes) != (job.batch_size,) else "train.batch_size"
+    return (
+        f"a batch of {formats.counted(max(batch_sizes), 'sample')} ({key}) is smaller than {of_machine}; "
+        f"raise {key} to {number}, or {fewer}"
+    )
+
+
+def _what_fits(profile: Profile, needed: float, available: float, *, undivided: bool) -> str:
+    """Returns what would fit: the cheapest machine with room for it, and the largest model or batch."""
+    ways = []
+    roomy = [m for m in rented() if m.usd_per_hour and m.device_memory_bytes * (1 - HEADROOM) >= needed]
+    if roomy:
+        cheapest = min(roomy, key=lambda m: (m.usd_per_hour or 0.0, m.name))
+        ways.append(f"name {cheapest.name} in plan.machines, the cheapest of the catalog with room for it")
+    left, per_sample = available - peak_bytes(profile, 0), profile.memory_bytes.per_sample
+    if undivided:
+        most = int(left / per_sample) if per_sample > 0 else 0
+        lower = f"lower train.batch_size to {most:,}" if most > 0 else "lower train.batch_size"
+        ways.append(f"{lower}, or write encode and batch_loss in place of whole_batch")
+    else:
+        parameters = (
+            f" ({profile.sync_bytes.fixed / 4:,.0f} parameters now)" if profile.sync_bytes.fixed else ""
+        )
+        ways.append(f"train a model of at most {available / needed:.2g} times the size{parameters}")
+    return ", or ".join(ways)
 
 
 def nothing_at_once(waiting: Sequence[Candidate]) -> str:

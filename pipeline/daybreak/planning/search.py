@@ -6,6 +6,11 @@ another, rented at once, could still be in time and within the budget after the 
 deadline or a larger budget only adds feasible candidates, so neither ever makes the best one worse; and since
 a queued candidate needs another to fall back on, allowing a queue never turns an infeasible night feasible.
 
+The fastest is the cheapest of those that the forecasts cannot tell from the one with the least expected
+time: no dollar is paid for a second that lies within the error of both forecasts together (`least_extra_s`;
+the subset that has the best with a stated chance is that of Gupta 1965). With a price of time the expected
+times decide: what an error adds in one night it takes in another, and dollars stay in proportion to the time.
+
 Between the cheapest and the fastest, time has a price. At the knee it is a ratio: dollars times seconds are
 least, so that half the time is worth at most twice the dollars. With `plan.usd_per_hour_saved` it is a rate:
 dollars plus the rate times hours are least, so that no hour is saved for more than the rate.
@@ -20,7 +25,7 @@ from daybreak.contract import formats
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Rental
 from daybreak.contract.units import HOUR_S
-from daybreak.prediction.costs import Estimate
+from daybreak.prediction.costs import Estimate, least_extra_s
 
 Objective = Literal["cost", "time", "knee"]
 Place = tuple[int, str, str, str, str]
@@ -146,6 +151,8 @@ def search(offered: Sequence[Candidate], *, limits: PlanLimits, objective: Objec
         best = worth(ranked, limits.usd_per_hour_saved)
     elif objective == "knee":
         best = knee(ranked)
+    elif objective == "time":
+        best = fastest(ranked)
     ranked = [best, *(candidate for candidate in ranked if candidate is not best)]
     other = (
         ranked[1] if len(ranked) > 1 else min((c for c in offered if c is not best), key=order, default=None)
@@ -219,6 +226,18 @@ def knee(candidates: Iterable[Candidate]) -> Candidate:
     return min(frontier(candidates), key=lambda each: max(each.expected_usd, LEAST_USD) * each.expected_s)
 
 
+def fastest(candidates: Iterable[Candidate]) -> Candidate:
+    """Returns the cheapest of the frontier that is not sure to be slower than its fastest."""
+    curve = frontier(candidates)
+    return next(each for each in curve if not is_slower(each, curve[-1]))
+
+
+def is_slower(candidate: Candidate, other: Candidate) -> bool:
+    """Returns whether one takes longer than another by more than the error of both forecasts."""
+    waits_s = candidate.rental.max_wait_s - other.rental.max_wait_s
+    return waits_s + least_extra_s(candidate.estimate, other.estimate) > 0
+
+
 def worth(candidates: Iterable[Candidate], usd_per_hour_saved: float) -> Candidate:
     """Returns the one whose dollars and hours cost least, at a price per hour; of two, the cheaper."""
     return min(
@@ -265,6 +284,8 @@ def _apart(candidate: Candidate, best: Candidate, *, limits: PlanLimits, objecti
     if objective == "cost":
         return dollars if candidate.expected_usd > best.expected_usd else hours
     if objective == "time" and rate is None:
+        if saved_s > 0:
+            return f"{dollars}; {formats.duration(saved_s)} sooner is within the error of the forecasts"
         return hours if saved_s < 0 else dollars
     if rate is None or saved_s <= 0:
         return f"{dollars}, {hours}"

@@ -300,19 +300,30 @@ def _micro_batch_size(
     """
     available = machine.device_memory_bytes * (1 - HEADROOM) / sharing - held_bytes
     micro = samples
-    while profile.memory_bytes(micro) > available:
+    while peak_bytes(profile, micro) > available:
         if micro == 1 or profile.is_estimator or profile.is_undivided:
             return None
         micro = ceil(micro / 2)
     return micro
 
 
+def peak_bytes(profile: Profile, num_samples: int) -> float:
+    """Returns the predicted peak of a pass: weights, gradients, optimizer state and activations.
+
+    A measured line that has not even room for the gradients has missed them, as where a step reuses pages
+    that were there before; then weights and gradients are added.
+    """
+    line, gradients = profile.memory_bytes, profile.sync_bytes.fixed
+    has_missed = line.fixed < gradients and not profile.tuning.sharded_weights
+    return line(num_samples) + (2 * gradients if has_missed else 0.0)
+
+
 def largest_pass(profile: Profile, machine: Machine, *, most: int) -> int:
     """Returns the samples, `most` at most, of the largest pass that leaves the headroom free; at least 1."""
     line, available = profile.memory_bytes, machine.device_memory_bytes * (1 - HEADROOM)
-    if line(most) <= available or line.per_sample <= 0:
+    if peak_bytes(profile, most) <= available or line.per_sample <= 0:
         return most
-    return max(1, min(most, int((available - line.fixed) / line.per_sample) + 1))
+    return max(1, min(most, int((available - peak_bytes(profile, 0)) / line.per_sample) + 1))
 
 
 def _again(profile: Profile, settings: Sequence[StepSetting]) -> "Array":

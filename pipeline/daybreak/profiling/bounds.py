@@ -150,13 +150,12 @@ def most_samples(memory_bytes: Line, *, device_bytes: float) -> float:
     return max(0.0, left // memory_bytes.per_sample)
 
 
-def most_times(memory_bytes: Line, *, num_samples: float, device_bytes: float) -> float:
-    """Returns how many times the bytes of a pass of so many samples leave `HEADROOM`.
+def most_times(pass_bytes: float, *, device_bytes: float) -> float:
+    """Returns how many times the bytes of a pass leave `HEADROOM`.
 
     A model that is so much larger, in weights and activations alike, still fits in such passes.
     """
-    needed = memory_bytes(num_samples)
-    return device_bytes * (1 - HEADROOM) / needed if needed > 0 else math.inf
+    return device_bytes * (1 - HEADROOM) / max(1.0, pass_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,10 +164,10 @@ def _largest(profile: Profile) -> Iterator[str]:
     each_bytes = device_bytes / ceil(workers / max(1, devices))  # of the workers that share a device
     of_pass = batch_size / workers if profile.is_undivided else 1
     samples = most_samples(profile.memory_bytes, device_bytes=each_bytes)
-    times = most_times(profile.memory_bytes, num_samples=of_pass, device_bytes=each_bytes)
+    weights = profile.sync_bytes.fixed
+    times = most_times(max(profile.memory_bytes(of_pass), 2 * weights), device_bytes=each_bytes)
     passes = "such passes" if profile.is_undivided else "passes of one sample"
-    parameters = times * _part(evidence, "measured").get("parameter_bytes", 0) / 4
-    number = f" ({count(round(parameters))} parameters)" if parameters else ""
+    number = f" ({count(round(times * weights / 4))} parameters)" if weights else ""
     most = f"up to {count(int(samples))} samples" if samples < inf else "any number of samples"
     yield (
         f"With {percent(HEADROOM)} left free, a pass here fits {most}, and {passes} fit a model "
