@@ -78,10 +78,9 @@ def _what_fits(profile: Profile, needed: float, available: float, *, undivided: 
         lower = f"lower train.batch_size to {most:,}" if most > 0 else "lower train.batch_size"
         ways.append(f"{lower}, or write encode and batch_loss in place of whole_batch")
     else:
-        parameters = (
-            f" ({profile.sync_bytes.fixed / 4:,.0f} parameters now)" if profile.sync_bytes.fixed else ""
-        )
-        ways.append(f"train a model of at most {available / needed:.2g} times the size{parameters}")
+        times, weights = available / needed, profile.sync_bytes.fixed
+        parameters = f", {times * weights / 4:,.0f} parameters" if weights else ""
+        ways.append(f"train a model of at most {times:.2g} times the size{parameters}")
     return ", or ".join(ways)
 
 

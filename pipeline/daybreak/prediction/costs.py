@@ -93,7 +93,7 @@ class Estimate:
 
     @property
     def devices(self) -> frozenset[tuple[bool, str]]:
-        """The kinds of device that it trains on, each with whether it is the one at hand."""
+        """Kinds of device in use, apart from those of the machine at hand."""
         return frozenset((m.is_local, m.device) for m in (self.machine, *(m for m, _ in self.others)))
 
     def time_s(self, chance: float) -> float:

@@ -141,7 +141,7 @@ def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:
 
 
 def _mean_batch(plan: Plan) -> int:
-    """Returns the samples of an update as they ran: the last one has fewer, or is the only one."""
+    """Returns the mean samples of an update, of which the last has fewer."""
     return ceil(plan.num_samples / ceil(plan.num_samples / plan.batch_size))
 
 
