@@ -119,8 +119,8 @@ TABLE = [
         "gradients of 20 GB on an L4",
         {"job": replace(profile(), sync_bytes=line(2e10, 0))} | may("g2-*"),
         "refused: one sample needs 40.30 GB on a device and the most that plan.machines has is 21.60 GB "
-        "(g2-standard-4, less 10%); name e2-standard-16 in plan.machines, the cheapest of the catalog with "
-        "room for it, or train a model of at most 0.54 times the size, 2,679,",
+        "(g2-standard-4, less 10%); name g4-standard-48 in plan.machines, which has 86.40 GB, or train a "
+        "model of at most 0.54 times the size, 2,679,",
         "a profile that saw 0.3 GB cannot have seen them",
     ),
     (

@@ -349,7 +349,9 @@ def test_a_whole_batch_that_no_memory_has_in_one_pass_is_told_with_its_size():
     job = replace(profile(sample_bytes=1e9), is_undivided=True, wants_one_worker=True, wants_whole=True)
     message = refusal(job=job, params=PlanParams(), training=TrainParams(batch_size=64))
     assert "a batch of 64 samples needs 64.30 GB on a device" in message
-    assert message.endswith("lower train.batch_size, or write encode and batch_loss in place of whole_batch")
+    assert message.endswith(
+        ", lower train.batch_size to 6, or write encode and batch_loss in place of whole_batch"
+    )
 
 
 def test_a_batch_smaller_than_the_workers_is_told_as_that_and_not_as_memory():

@@ -44,7 +44,7 @@ def nothing_runs(
         f"{what} {needed / 1e9:.2f} GB on a device and the most that "
         f"plan.machines has is {available(largest) / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}"
         f"{f', for each of {workers(largest)} workers' if shared > 1 else ''}); "
-        f"{_what_fits(job.profile, needed, available(largest), undivided=undivided)}"
+        f"{_what_fits(job.profile, needed, available(largest), like=largest)}"
     )
 
 
@@ -65,23 +65,25 @@ def _too_few_samples(
     )
 
 
-def _what_fits(profile: Profile, needed: float, available: float, *, undivided: bool) -> str:
-    """Returns what would fit: the cheapest machine with room for it, and the largest model or batch."""
+def _what_fits(profile: Profile, needed: float, available: float, *, like: Machine) -> str:
+    """Returns what would fit: the cheapest machine, if possible of `like`'s kind, and a model or batch."""
     ways = []
     roomy = [m for m in rented() if m.usd_per_hour and m.device_memory_bytes * (1 - HEADROOM) >= needed]
     if roomy:
-        cheapest = min(roomy, key=lambda m: (m.usd_per_hour or 0.0, m.name))
-        ways.append(f"name {cheapest.name} in plan.machines, the cheapest of the catalog with room for it")
+        is_other = {machine: bool(machine.num_devices) != bool(like.num_devices) for machine in roomy}
+        best = min(roomy, key=lambda m: (is_other[m], m.usd_per_hour or 0.0, m.name))
+        has = f"{best.device_memory_bytes * (1 - HEADROOM) / 1e9:.2f} GB"
+        ways.append(f"name {best.name} in plan.machines, which has {has}")
     left, per_sample = available - peak_bytes(profile, 0), profile.memory_bytes.per_sample
-    if undivided:
+    if profile.is_undivided:
         most = int(left / per_sample) if per_sample > 0 else 0
         lower = f"lower train.batch_size to {most:,}" if most > 0 else "lower train.batch_size"
-        ways.append(f"{lower}, or write encode and batch_loss in place of whole_batch")
+        ways += [lower, "write encode and batch_loss in place of whole_batch"]
     else:
         times, weights = available / needed, profile.sync_bytes.fixed
         parameters = f", {times * weights / 4:,.0f} parameters" if weights else ""
         ways.append(f"train a model of at most {times:.2g} times the size{parameters}")
-    return ", or ".join(ways)
+    return ", or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
 
 
 def nothing_at_once(waiting: Sequence[Candidate]) -> str:
