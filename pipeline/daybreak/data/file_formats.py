@@ -110,7 +110,7 @@ def read_csv(data: bytes, *, delimiter: str, encoding: str, kept: Collection[str
         "read_options": pyarrow.csv.ReadOptions(use_threads=False, encoding=encoding),
         "parse_options": pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
     }
-    expect_columns(data[: data.find(b"\n") + 1].count(delimiter.encode()) + 1)
+    expect_columns(next(_lines_of(data), "").count(delimiter) + 1)
     names = pyarrow.csv.open_csv(pa.BufferReader(data), **dialect).schema.names
     rows = pyarrow.csv.read_csv(
         pa.BufferReader(data),

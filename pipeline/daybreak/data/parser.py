@@ -28,6 +28,7 @@ from daybreak.contract.errors import DataError
 from daybreak.contract.formats import size
 from daybreak.data.parser_process import BLOCK, ROOM_BYTES, TooLarge
 
+TAKES_WHAT_IT_NEEDS = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}  # Arrow's allocator, not 1 GiB at once
 ENDING_S = 2.0  # that a process which closed its socket may take to end
 
 
@@ -87,12 +88,13 @@ class Parser:
             except BaseException:  # a reply that nobody waits for would be taken for that of the next file
                 self.close()
                 raise
+            if reply["ends"] or reply.get("kind") == "memory":
+                self.close()
             if reply["error"] is None:
                 length = os.fstat(rows.fileno()).st_size
                 return mmap.mmap(rows.fileno(), length, access=mmap.ACCESS_READ) if length else b""
             kind, message = reply["kind"], reply["error"]
             if kind == "memory":
-                self.close()  # what it has taken is not the next file's to bear
                 raise DataError(
                     f"{origin}, of {size(os.fstat(file.fileno()).st_size)} as delivered, cannot be read "
                     f"within {size(reply['limit_bytes'])} of memory{message}; look who made it, have it "
@@ -114,14 +116,14 @@ class Parser:
                     return reply
         status = self._process.wait(ENDING_S)
         how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
-        return {**reply, "kind": "memory", "error": f": the process that reads it ended {how}"}
+        return {**reply, "kind": "memory", "error": f": the process that reads it ended {how}", "ends": True}
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "daybreak.data.parser_process", str(theirs.fileno())],
-                env=without_secrets(),
+                env=without_secrets() | TAKES_WHAT_IT_NEEDS,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
