@@ -167,7 +167,7 @@ def text_of(home: Home, event: Event, *, now: datetime) -> str:
 
 
 def name_of(url: str) -> str:
-    """Returns the name of a notifier by its URL, which is a secret: its variable, or its scheme.
+    """Returns a name of a notifier without the secret in the URL: the variable, or the scheme.
 
     >>> name_of("$SLACK_URL"), name_of("mailto://team:$MAIL_PASSWORD@example.com"), name_of("T0K3N")
     ('$SLACK_URL', 'mailto', 'a URL')
@@ -177,7 +177,7 @@ def name_of(url: str) -> str:
 
 
 def _hand(message: str, command: str, urls: Sequence[str]) -> list[tuple[str, str]]:
-    """Hands a message to all notifiers; returns each by its name, and why it failed, "" where it did not."""
+    """Hands a message to all notifiers; returns names of notifiers, each with the fault, "" for none."""
     ran = [("notify.command", _run(command, message))] if command else []
     return [*ran, *zip(map(name_of, urls), _send(tuple(urls), message), strict=True)]
 

@@ -1,4 +1,4 @@
-"""Sums the nights of calendar months: their cost, their outcomes, and the quality of what served. Pure.
+"""Sums the nights of calendar months: cost, outcomes, and quality of the versions that served. Pure.
 
 A month holds the nights of its days, of one model or of all. Quality is the mean, over nights, of
 
@@ -51,7 +51,7 @@ class Month:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineCost:
-    """The cost of nights by the machines that were planned: one kind, in one place, rented one way."""
+    """The cost of nights on planned machines of one kind and place, rented in one way."""
 
     machine: str
     place: str

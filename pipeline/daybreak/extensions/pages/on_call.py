@@ -54,7 +54,7 @@ class Card:
 
 
 def page(models: Sequence[Facts], *, at: datetime, by: str = "") -> str:
-    """Returns the page of what stands at a moment; `by` is the model whose night writes it to a file."""
+    """Returns the page of all models at a moment; `by` is the model whose night writes the file."""
     cards = [card(facts, at=at) for facts in models]
     return render(
         "pages/on_call.html",
