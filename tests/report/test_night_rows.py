@@ -1,6 +1,8 @@
 """Rows of nights: the same from the file as from the records, and of the ledger's commits alone."""
 
 import json
+import os
+import shutil
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -48,6 +50,18 @@ def test_a_kept_row_is_not_made_of_its_records_again_and_a_missing_or_torn_one_i
     assert {row.reason for row in read[3:]} == {"as it was kept"}
     assert NightRows(Home(home)).newest() == read
     assert [row for row in read if row.reason != "as it was kept"] == made[:3]
+
+
+def test_a_look_does_not_ask_git_for_each_night(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, git, folder = NightRows(Home(home)), shutil.which("git"), tmp_path_factory.mktemp("bin")
+    rows.newest()
+    (folder / "git").write_text(f'#!/bin/sh\necho "$1" >> {folder}/asked\nexec {git} "$@"\n')
+    (folder / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    assert len(rows.newest()) == 12
+    assert 0 < len((folder / "asked").read_text().splitlines()) < 12
 
 
 def test_rows_that_other_code_made_are_made_anew_and_the_file_does_not_grow(home: Path) -> None:

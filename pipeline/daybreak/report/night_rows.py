@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Plan, Training
+from daybreak.contract.record_types import Plan, Predictions, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.registry import approval
 from daybreak.report import outcome, standing
@@ -230,13 +230,9 @@ class NightRows:
             made = [row_of(entry) for entry in ledger.entries_of(self._home, missing)] if missing else []
             self._by_commit |= {row.commit: row for row in made}
             self._keep(made)
+        noted = ledger.predictions_noted(self._home)  # once for all rows, as each look asks git
         rows = [self._by_commit[commit.id] for commit in commits if commit.id in self._by_commit]
-        return [*map(self._with_predictions, rows)]
-
-    def _with_predictions(self, row: NightRow) -> NightRow:
-        """Returns the row with predictions that were written after its commit."""
-        noted = None if row.is_rollback else ledger.predictions_noted(self._home).get(row.night)
-        return replace(row, num_predicted=noted.num_rows, predicted_by=noted.version) if noted else row
+        return [row if row.is_rollback else _with_predictions(row, noted.get(row.night)) for row in rows]
 
     def _read(self) -> dict[str, NightRow]:
         rows = {}
@@ -269,6 +265,11 @@ class NightRows:
                 jsonl.add(self._path, *lines)
         except OSError as error:
             log.debug("rows of nights are not kept in %s: %s", self._path, error)
+
+
+def _with_predictions(row: NightRow, noted: Predictions | None) -> NightRow:
+    """Returns the row with predictions that were written after its commit."""
+    return replace(row, num_predicted=noted.num_rows, predicted_by=noted.version) if noted else row
 
 
 @cache
