@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -165,6 +167,21 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
         with pytest.raises(ReleaseError, match=r"version 2 of .* was deleted on .*choose another version"):
             aliases.expect(client, NAME, Release(version=2, replaced=6, night="x"))
     assert [one.num for one in prune(Home.here(), *sections(keep_days=35))] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_what_dvc_notes_of_each_stage_goes_with_the_nights_that_it_is_of(home: Path) -> None:
+    notes = [home / ".dvc/cache/runs" / name for name in ("ab/abcd/1", "ab/abcd/2", "ef/ef01/3")]
+    for path, days_ago in zip(notes, (30, 40, 200), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("cmd: daybreak plan\n")
+        at = time.time() - days_ago * 86_400
+        os.utime(path, (at, at))
+    planned = list(prune(Home.here(), *sections(keep_days=35), dry_run=True))
+    assert [path.exists() for path in notes] == [True, True, True]
+    assert list(prune(Home.here(), *sections(keep_days=35))) == planned
+    assert [path.exists() for path in notes] == [True, False, False]
+    assert not notes[2].parent.exists()
 
 
 @pytest.mark.slow

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from daybreak.contract import records
+from daybreak.contract import clock, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.record_types import Champion, Night, Version
 from daybreak.contract.sections import NightParams, RegisterParams
@@ -58,7 +58,8 @@ def prune(
 
 
 def _pruned(home: Home, nights: NightParams, name: str, *, dry_run: bool) -> Iterator[Freed]:
-    now, commits, releases = datetime.now(UTC), ledger.commits(home), ledger.releases(home)
+    commits, releases = ledger.commits(home), ledger.releases(home)
+    since = clock.utc() - timedelta(days=nights.keep_days)
     closed = {commit.night for commit in commits}
     newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))
     unclosed = {night.id for _, night in night_folders.unclosed(home)}
@@ -69,8 +70,8 @@ def _pruned(home: Home, nights: NightParams, name: str, *, dry_run: bool) -> Ite
             f"no data is pruned while night {opened[0].id} is open; run prune once it is closed, or end it "
             f"with: daybreak stop --night {opened[0].id}"
         )
-    kept = _kept(home, nights, commits, releases, now)
-    yield _cache(home, kept, dry_run=dry_run)
+    kept = _kept(home, nights, commits, releases, since)
+    yield _cache(home, kept, since=since, dry_run=dry_run)
     unneeded = closed - {commit.night for commit in kept}
     yield _models(
         home, name, [one for one in ledger.versions(home) if one.night in unneeded], dry_run=dry_run
@@ -82,16 +83,16 @@ def _pruned(home: Home, nights: NightParams, name: str, *, dry_run: bool) -> Ite
 
 def needed_by_ledger(home: Home, nights: NightParams) -> list[str]:
     """Returns the texts of dvc.lock of the nights whose data is kept, with the digests of now."""
-    kept = _kept(home, nights, ledger.commits(home), ledger.releases(home), datetime.now(UTC))
+    since = clock.utc() - timedelta(days=nights.keep_days)
+    kept = _kept(home, nights, ledger.commits(home), ledger.releases(home), since)
     texts = branch.texts_at(home, [one.id for one in kept], [LOCK])
     changes = erasures.changed(home)
     return [erasures.now_of_lock(home, files[LOCK], changes) for files in texts if LOCK in files]
 
 
 def _kept(
-    home: Home, nights: NightParams, commits: Sequence[Commit], releases: Sequence[Commit], now: datetime
+    home: Home, nights: NightParams, commits: Sequence[Commit], releases: Sequence[Commit], since: datetime
 ) -> list[Commit]:
-    since = now - timedelta(days=nights.keep_days)
     return needed(
         commits, releases, since=since.timestamp(), newest=nights.keep, anchor=_anchor(home, commits)
     )
@@ -149,8 +150,10 @@ def _worktrees(home: Home, names: Iterable[str], *, dry_run: bool) -> Freed:
     return Freed(what="folders of nights", num=len(folders), num_bytes=num_bytes)
 
 
-def _cache(home: Home, kept: Sequence[Commit], *, dry_run: bool) -> Freed:
-    """Deletes the objects of DVC's cache that no kept night names, no worktree, and no .dvc file.
+def _cache(home: Home, kept: Sequence[Commit], *, since: datetime, dry_run: bool) -> Freed:
+    """Deletes the objects of DVC's cache that no night kept `since` names, no worktree, and no .dvc file.
+
+    DVC's notes of the stages that it recorded, which `dvc repro` looks for, go once they are older than that.
 
     Deletes none where the list of a folder's files cannot be read, as it is then not known what to keep.
     """
@@ -178,9 +181,15 @@ def _cache(home: Home, kept: Sequence[Commit], *, dry_run: bool) -> Freed:
             log.warning("nothing of DVC's cache is pruned: %s cannot be read (%s); run audit", listing, error)
             return Freed(what="files of DVC's cache", num=0, num_bytes=0)
     unneeded = [path for path in cache.glob("??/*") if path.parent.name + path.name not in wanted]
+    notes = (cache.parents[1] / "runs").glob("??/*/*")
+    old = [path for path in notes if path.stat().st_mtime < since.timestamp()]
+    unneeded += old
     num_bytes = sum(_size(path) for path in unneeded)
     for path in unneeded if not dry_run else ():
         path.unlink(missing_ok=True)
+    for folder in {path.parent for path in old}:
+        with suppress(OSError):  # it has another note
+            folder.rmdir()
     return Freed(what="files of DVC's cache", num=len(unneeded), num_bytes=num_bytes)
 
 
@@ -211,7 +220,7 @@ def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool
                 if not dry_run:
                     files.delete_artifacts()
             if not dry_run:
-                today = f"{datetime.now(UTC):%Y-%m-%d}"
+                today = f"{clock.utc():%Y-%m-%d}"
                 client.set_model_version_tag(name, str(version.number), aliases.PRUNED, today)
     return Freed(what="models in MLflow", num=num, num_bytes=num_bytes)
 
