@@ -21,13 +21,18 @@ stopping). A place that is held only until such a zone is back is held for a sho
 cost of that zone. r falls with the length of an outage.
 
 g and t depend on each other, and are computed as a fixed point. g is the mean of the zones' prices, each with
-d (C + t) for a restart and E for a move once a life, the cheapest zone first, and on-demand where none has
-capacity. t is the larger of two prices: the rise of the expected extra cost of on-demand when S is an hour
-less, (C_od - g) P W / m with P = exp(-(S - 2 d) / m) and m the mean time that all starts take; and the saving
-of an hour's wait at a later loss, r(s) (E + d C), with an equal share s of S for each loss.
+d (C + t) for a restart and E for a move once a life, the cheapest zone that is there, and on-demand for the
+outages of all zones that S does not last out. t is the larger of two prices: the rise of the expected extra
+cost of on-demand when S is an hour less, (C_od - g) P W / m with P = exp(-(S - 2 d) / m) and m the mean time
+that all later starts and all later outages of all zones take, (1 - a) / a hours for each hour of work where
+spot is there in a share a of the time; and the saving of an hour's wait at a later loss, r(s) (E + d C), with
+an equal share s of S for each loss. Outages of zones depend on each other, and 1 - a is the product of what
+was seen of each zone: a zone that is not held is looked at when those cheaper have no capacity, so what was
+seen of it is its share of such times, and the product holds the dependence.
 
-m, r and the life of a place were chosen on small markets of a known law (test_policies.py), without traces;
-docs/measured.md has the replays on traces that judge the policy.
+r and the life of a place were chosen on small markets of a known law (test_policies.py), without traces; m
+and the share that is bought among four forms without a constant, by six of eleven sets of traces.
+docs/measured.md has the replays that judge the policy.
 
 SkyNomad (NSDI'27) ranks places by U = V (L - d) / L - C - E / L with a V that looks back at the progress
 made; with V = g + t this is the same sum by the hour, without the returns.
@@ -134,25 +139,28 @@ def long_run(state: SpotState, *, spare_s: float, outage_s: float = OUTAGE_S) ->
     for zone in zones:
         shares.append(missing * zone.capacity.availability)
         missing *= 1 - zone.capacity.availability
+    up = 1 - missing
     loss_h = max(1.0, state.restart_s + state.at_risk_s / 2) / HOUR_S
-    num_starts = 1 + work_h / max(lives_h)
-    mean_h = loss_h * num_starts
+    losses_per_hour = sum(share / life_h for share, life_h in zip(shares, lives_h, strict=True)) / up
+    num_starts = 1 + work_h * losses_per_hour
+    mean_h = loss_h * num_starts + work_h * missing / up  # restarts, and outages of all zones
     free_h = max(0.0, spare_s - state.at_risk_s - 2 * state.restart_s) / HOUR_S
     chance, wait_h, outage_h = exp(-free_h / mean_h), free_h / num_starts, outage_s / HOUR_S
     egress_usd = state.egress_usd if len({zone.region for zone in zones}) > 1 else 0.0
     move_usd = egress_usd * outage_h / (outage_h + wait_h)  # the outage outlasts the wait
     saved_usd = egress_usd + start_h * zones[0].spot_usd_per_hour  # by not moving
     rush = chance * max(1.0, work_h / mean_h)  # of the extra price of on-demand, for an hour less
+    bought = missing * chance  # share of later work: outages that the spare time does not last out
     work_usd, time_usd = 0.0, saved_usd / (wait_h + outage_h)
     # Dearer time makes work dearer, dearer work makes time cheaper, and they meet once. The difference is
     # convex, and linear but where a zone comes to cost as much as on-demand, so Newton's steps end there.
     for _ in range(len(zones) + 2):
-        work_usd, slope = missing * on_demand_usd, 0.0
+        work_usd, slope = bought * on_demand_usd, 0.0
         for zone, share, life_h in zip(zones, shares, lives_h, strict=True):
             usd = zone.spot_usd_per_hour
             usd += (loss_h * (usd + time_usd) + move_usd) / life_h
-            work_usd += share * min(on_demand_usd, usd)
-            slope += share * loss_h / life_h * (usd < on_demand_usd)
+            work_usd += (1 - bought) * share / up * min(on_demand_usd, usd)
+            slope += (1 - bought) * share / up * loss_h / life_h * (usd < on_demand_usd)
         time_usd += max(0.0, rush * (on_demand_usd - work_usd) - time_usd) / (1 + rush * slope)
     return LongRun(work_usd, time_usd)
 
