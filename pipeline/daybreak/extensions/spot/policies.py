@@ -17,8 +17,9 @@ expected life L then costs, beyond the price of the same work elsewhere,
 
 where W is the remaining work. The cheapest place is taken at once, unless zones out of stock that are cheaper
 by D come back at a rate r, and the sum of r D over these zones is above t: then waiting is cheaper (optimal
-stopping). A place that is held only until such a zone is back is held for a shorter time, followed by the
-cost of that zone. r falls with the length of an outage.
+stopping). D is at most the start and the difference of the prices for the life of the place. A place that is
+held only until such a zone is back is held for a shorter time, followed by the cost of that zone. r falls
+with the length of an outage.
 
 g and t depend on each other, and are computed as a fixed point. g is the mean of the zones' prices, each with
 d (C + t) for a restart and E for a move once a life, the cheapest zone that is there, and on-demand for the
@@ -93,26 +94,30 @@ def decide(state: SpotState, *, outage_s: float = OUTAGE_S) -> Place | None:
         return bought if here.spot else here
     prices = long_run(state, spare_s=allowed.spare_s, outage_s=outage_s)
     offers = {Place(zone.name, spot=True): _offer(state, zone, prices) for zone in state.zones}
-    returns = [
-        (
-            zone.capacity.return_per_hour(now_s=state.now_s, tick_s=state.tick_s, outage_s=outage_s),
-            offers[Place(zone.name, spot=True)].usd(prices),
-        )
-        for zone in state.zones
-        if zone.name in state.refused
+    gone = [zone for zone in state.zones if zone.name in state.refused]
+    away = [offers[Place(zone.name, spot=True)] for zone in gone]
+    rates = [
+        zone.capacity.return_per_hour(now_s=state.now_s, tick_s=state.tick_s, outage_s=outage_s)
+        for zone in gone
     ]
-    costs = {bought: _offer(state, state.zone(bought.zone), prices, spot=False).usd(prices, returns=returns)}
-    if allowed.launch:
-        for place, offer in offers.items():
-            if place.zone not in state.refused:
-                costs[place] = offer.usd(prices, returns=returns)
+    returns = [(rate, offer.usd(prices)) for rate, offer in zip(rates, away, strict=True)]
+    offers[bought] = _offer(state, state.zone(bought.zone), prices, spot=False)
+    costs = {
+        place: offer.usd(prices, returns=returns)
+        for place, offer in offers.items()
+        if not place.spot or (allowed.launch and place.zone not in state.refused)
+    }
     if here is not None:
         held = replace(_offer(state, state.zone(here.zone), prices, spot=here.spot), start_usd=0.0)
         costs[here] = held.usd(prices, returns=returns) - MARGIN * state.on_demand_usd_per_hour
     best = min(costs, key=costs.__getitem__)
     # A spot machine that is held needs no start, so it is not given up in order to wait.
     if allowed.wait and best != here and not (here is not None and here.spot):
-        saved = sum(rate * max(0.0, costs[best] - usd) for rate, usd in returns)
+        saved_usd = (
+            min(costs[best] - usd, offers[best].most_saved_usd(offer))
+            for (_, usd), offer in zip(returns, away, strict=True)
+        )
+        saved = sum(rate * max(0.0, usd) for rate, usd in zip(rates, saved_usd, strict=True))
         if saved > prices.time_usd_per_hour:
             return None
     return best
@@ -184,6 +189,13 @@ class PlaceOffer:
         better = [(rate, usd) for rate, usd in returns if usd < alone_usd]
         held_h = 1 / (1 / self.life_h + sum(rate for rate, _ in better))
         return self.start_usd + held_h * (more_usd + sum(rate * usd for rate, usd in better))
+
+    def most_saved_usd(self, other: "PlaceOffer") -> float:
+        """Returns the most that waiting for another place saves: this start, and what an hour there saves.
+
+        A job that does not wait still goes to the other place when this one is lost.
+        """
+        return self.start_usd + self.life_h * max(0.0, self.usd_per_hour - other.usd_per_hour)
 
 
 def _offer(state: SpotState, zone: Zone, prices: LongRun, *, spot: bool = True) -> PlaceOffer:
