@@ -155,12 +155,14 @@ def mark_of(process):
 def session_of(process):
     with contextlib.suppress(psutil.Error, OSError):
         return os.getsid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
+def is_here(where):  # or by a link
+    return where == mark or bool(where) and os.path.exists(where) and os.path.samefile(where, mark)
 # A copy of a home has its files too; a home that was moved has the mark of where it was.
 others = {session_of(each) for each in psutil.process_iter() if (where := mark_of(each)) and os.path.exists(where)
-          and not os.path.samefile(where, mark)}
+          and not is_here(where)}
 def ours(process):
     session = session_of(process)
-    return session is not None and (session in sessions - others or mark_of(process) == mark)
+    return session is not None and (session in sessions - others or is_here(mark_of(process)))
 while found := [process for process in psutil.process_iter() if ours(process)]:
     for process in found:
         with contextlib.suppress(psutil.Error):

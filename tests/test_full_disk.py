@@ -129,6 +129,19 @@ def test_a_folder_of_another_user_is_named_with_its_owner(small: Path) -> None:
     assert path.read_text() == "{}"
 
 
+def test_a_repository_of_another_user_is_named_with_its_owner(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(ReleaseError) as error:
+        checkout.git("status", folder=repository)
+    owner = repository.stat().st_uid
+    assert str(error.value) == (
+        f"{repository} is user {owner}'s, and git reads it for no other (this is user {os.getuid()}); run "
+        f"this as its owner, or allow it: git config --global --add safe.directory {repository}"
+    )
+
+
 def test_an_outcome_that_finds_no_room_is_refused_and_none_that_was_acknowledged_is_lost() -> None:
     with in_memory("size=32m") as disk:
         log = open_log(f"sqlite:///{disk / 'serving.db'}")

@@ -25,10 +25,12 @@ CANARY = "-".join(("canary", "1701", "router"))  # in no file: a version carries
 
 
 @contextmanager
-def started(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def started(
+    home: Path, *, host: str = "127.0.0.1", **more: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`daybreak serve` for that home, once it answers users, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "daybreak", "serve", "--port", "0"],
+        [sys.executable, "-m", "daybreak", "serve", "--host", host, "--port", "0"],
         cwd=ROOT,
         env={
             **os.environ,
@@ -42,7 +44,7 @@ def started(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], st
     )
     try:
         assert process.stderr is not None
-        address = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
+        address = re.search(r"http://\S+:\d+", process.stderr.readline())
         assert address
         until(lambda: requests.get(f"{address[0]}/health", timeout=30).status_code == 200)
         yield process, address[0]
@@ -56,7 +58,7 @@ def test_what_was_acknowledged_outlives_a_kill(home: Path) -> None:
     def post(url: str, path: str, body: object) -> requests.Response:
         return requests.post(f"{url}/{path}", json=body, timeout=30)
 
-    with started(home) as (process, url):
+    with started(home, host="::1") as (process, url):  # as a machine without IPv4 does
         shown = [post(url, "recommend", {"user": f"u{number}"}).json()["exposure"] for number in range(20)]
         for number, exposure in enumerate(shown):
             outcome = {"exposure": exposure, "user": f"u{number}", "items": ["one"]}

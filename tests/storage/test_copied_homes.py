@@ -186,14 +186,15 @@ def test_a_copy_does_not_end_a_rented_job_of_the_original(home: Path) -> None:
         thing.end()
 
 
+def down(folder: Path) -> str:
+    words = ["make", "--silent", "-f", ROOT / "Makefile", "down", f"DAYBREAK_HOME={folder}"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
 def test_make_down_in_a_copy_ends_nothing_of_the_original(home: Path, copy: Path) -> None:
     began = subprocess.Popen(["sleep", "60"], env={"DAYBREAK_UP": str(home)}, start_new_session=True)
     for folder in (home, copy):
         (folder / "var" / "supervisord.pid").write_text(str(began.pid))
-
-    def down(folder: Path) -> str:
-        words = ["make", "--silent", "-f", ROOT / "Makefile", "down", f"DAYBREAK_HOME={folder}"]
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     try:
         assert "Nothing is up" in down(copy)
@@ -202,6 +203,18 @@ def test_make_down_in_a_copy_ends_nothing_of_the_original(home: Path, copy: Path
     finally:
         began.kill()
         began.wait()
+
+
+def test_make_down_ends_what_was_started_in_the_same_home_by_a_link(home: Path) -> None:
+    link = home.with_name("link")
+    link.symlink_to(home)
+    for began_in, ended_in in ((link, home), (home, link)):
+        began = subprocess.Popen(["sleep", "60"], env={"DAYBREAK_UP": str(began_in)}, start_new_session=True)
+        try:
+            assert "1 processes ended" in down(ended_in)
+        finally:
+            began.kill()
+            began.wait()
 
 
 def test_a_copied_member_of_a_fleet_does_not_write_to_the_versions_of_the_original(

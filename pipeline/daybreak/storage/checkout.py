@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -48,12 +49,26 @@ def git(
     )
     if done.returncode:
         message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        failure = ReleaseError(f"git {arguments[0]} failed: {message}; fix it and run this again")
+        failure = ReleaseError(
+            _of_another_user(message) or f"git {arguments[0]} failed: {message}; fix it and run this again"
+        )
         from daybreak.contract import disk
 
         number = disk.number_in(message, at=folder or Path())
         raise failure from (OSError(number, message) if number else None)
     return done.stdout.strip()
+
+
+def _of_another_user(message: str) -> str:
+    """Returns a sentence for git's refusal of a repository that another user owns; "" for other messages."""
+    refused = re.search(r"dubious ownership in repository at '([^']+)'", message)
+    if refused is None:
+        return ""
+    return (
+        f"{refused[1]} is user {Path(refused[1]).stat().st_uid}'s, and git reads it for no other (this is "
+        f"user {os.getuid()}); run this as its owner, or allow it: git config --global --add safe.directory "
+        f"{refused[1]}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

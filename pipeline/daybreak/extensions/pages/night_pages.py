@@ -73,9 +73,8 @@ def serve(home: Home, *, host: str, port: int) -> None:
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may read the nights", host
         )
     log.info(
-        "The nights are at http://%s:%d%s%s; end it by Ctrl-C",
-        host,
-        listening.getsockname()[1],
+        "The nights are at %s%s%s; end it by Ctrl-C",
+        server.address_of(listening, host),
         links.NIGHTS,
         ", with DAYBREAK_TOKEN as the password" if token else "",
     )

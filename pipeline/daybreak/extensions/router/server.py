@@ -80,7 +80,7 @@ def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
         log.warning(
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may send requests", host
         )
-    address = f"http://{host}:{listening.getsockname()[1]}"
+    address = address_of(listening, host)
     log.info(
         "Daybreak answers on %s (POST /recommend, /predict, /outcomes, /assignment, /observations; "
         "GET /health, /metrics, /docs)%s; log %s; end it by Ctrl-C",
@@ -172,6 +172,11 @@ def _room() -> int:
         soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft - OTHER_FILES)
+
+
+def address_of(listening: socket.socket, host: str) -> str:
+    """Returns the URL of a server on that host, which is in brackets where it is an IPv6 address."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
 
 
 def listen(host: str, port: int) -> socket.socket:
