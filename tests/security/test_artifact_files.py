@@ -77,6 +77,27 @@ def test_a_server_that_redirects_has_nobody_asked_there(keeper: type[Keeper], tm
     assert elsewhere.asked == []
 
 
+@pytest.mark.parametrize(("status", "is_erased"), [(404, False), (404, True), (500, True)])
+def test_a_file_that_a_server_does_not_have_is_left_out(
+    keeper: type[Keeper], tmp_path: Path, status: int, is_erased: bool
+) -> None:
+    keeper.status = status
+    with served(keeper) as address:
+        server = f"http://{address}"
+        artifact_files.fetch(PLACE, {"MLmodel": 9}, into=tmp_path, server=server, is_erased=is_erased)
+    assert len(keeper.asked) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_fails_is_told_of_in_a_sentence(keeper: type[Keeper], tmp_path: Path) -> None:
+    keeper.status = 500
+    with (
+        served(keeper) as address,
+        pytest.raises(ReleaseError, match=r"answers 500 Internal Server Error when asked for MLmodel of"),
+    ):
+        artifact_files.fetch(PLACE, {"MLmodel": 9}, into=tmp_path, server=f"http://{address}")
+
+
 def test_a_file_in_a_folder_may_neither_be_larger_nor_a_link_and_others_are_left(tmp_path: Path) -> None:
     (store := tmp_path / "store").mkdir()
     (store / "MLmodel").write_text("flavors")
