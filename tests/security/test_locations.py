@@ -16,6 +16,7 @@ from daybreak.contract.sections import Params
 from daybreak.extensions.care import repair
 from daybreak.extensions.erasure import version_rows
 from daybreak.registry import carried_code, team_model
+from daybreak.report import publisher
 from daybreak.rollout import prune, rot
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
@@ -180,4 +181,19 @@ def test_a_night_writes_to_no_place_that_only_an_experiment_names(home: Path, li
         client.create_experiment("daybreak", f"mlflow-artifacts://{listener.address}/")
         with pytest.raises(ReleaseError, match="at none of the places of this home"):
             mlflow_client.find_or_make_run(Home.here(), client, "2025-01-10")
+    assert not listener.was_asked()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
+def test_a_report_goes_to_no_place_that_a_run_was_moved_to(
+    home: Path, released: Released, listener: Listener
+) -> None:
+    released(1.0)
+    with closing(sqlite3.connect(home / "var" / "mlflow.db")) as database, database:
+        database.execute("UPDATE runs SET artifact_uri = ?", (f"mlflow-artifacts://{listener.address}/1",))
+    with pytest.raises(ReleaseError, match="at none of the places of this home"):
+        publisher._show_report(Home.here(), Path())
+    with pytest.raises(ReleaseError, match="at none of the places of this home"):
+        publisher._show_release(Home.here(), Path())
     assert not listener.was_asked()

@@ -17,7 +17,7 @@ from daybreak.registry import aliases, description, packaging
 from daybreak.registry.lineage import ingredients, lineage, tags_of
 from daybreak.registry.weights import MODEL, check_digest
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import find_or_make_run, session, team_tags
+from daybreak.storage.mlflow_client import find_or_make_run, own_run, session, team_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -161,9 +161,8 @@ def register_refit(
     tags = tags_of(made, night=night, workload=workload, train=train)
     tags["refit_of"] = str(judged.number)
     with session(home) as client:
-        logged = packaging.log_model(
-            client, judged.run_id, workload, day=night.day, model=model, to="refitted"
-        )
+        run_id = own_run(home, client, judged.run_id)
+        logged = packaging.log_model(client, run_id, workload, day=night.day, model=model, to="refitted")
         page = aliases.existing(client, judged.name, judged.number).description or ""
         number = _find_version(client, judged.name, tags) or _make_version(
             client,

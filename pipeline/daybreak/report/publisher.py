@@ -208,7 +208,8 @@ def _show_release(home: Home, folder: Path) -> None:
         if serves != judged:
             aliases.tag(client, judged.name, judged.number, status=aliases.REFITTED)
             aliases.tidy(client, judged.name)
-        client.log_text(serves.run_id, records.dumps(release), "records/release.json")
+        run_id = mlflow_client.own_run(home, client, serves.run_id)
+        client.log_text(run_id, records.dumps(release), "records/release.json")
 
 
 def _is_late(home: Home, night: Night, verdict: Verdict) -> bool:
@@ -228,7 +229,10 @@ def _show_report(home: Home, folder: Path, commit: str = "") -> None:
     log.info("report: %s", path.resolve())
     with mlflow_client.session(home) as client:
         # The version's own run also where the home was restored, and has another token.
-        run_id = version.run_id if version else mlflow_client.find_or_make_run(home, client, entry.night.id)
+        if version:
+            run_id = mlflow_client.own_run(home, client, version.run_id)
+        else:
+            run_id = mlflow_client.find_or_make_run(home, client, entry.night.id)
         client.log_text(run_id, copy, path.name)
         if verdict and (drawn := figures.effect(verdict, verdict.margin)):
             client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
@@ -274,4 +278,5 @@ def _renew_pages(home: Home) -> None:
             page.renew(home, entry, history)
             folder = home.nights / entry.night.id
             if entry.version and entry.release and entry.release.version in moved and folder.exists():
-                client.log_text(entry.version.run_id, page.page(home, folder, history), page.FILE.name)
+                run_id = mlflow_client.own_run(home, client, entry.version.run_id)
+                client.log_text(run_id, page.page(home, folder, history), page.FILE.name)

@@ -19,7 +19,7 @@ from daybreak.report.outcome import NightView, tested_traffic
 from daybreak.report.summary import Summary, summarize
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
-from daybreak.storage.mlflow_client import session
+from daybreak.storage.mlflow_client import own_run, session
 
 BUTTON = (
     "MLflow's own button *Promote model* copies this version to another registered model. It promotes "
@@ -49,10 +49,11 @@ def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
         aliases.tag(client, version.name, version.number, **given)
         if kept:
             aliases.reject(client, version.name, version.number)
-        client.set_tag(version.run_id, "verdict", verdict.action)
-        client.log_text(version.run_id, records.dumps(verdict), "records/verdict.json")
+        run_id = own_run(home, client, version.run_id)
+        client.set_tag(run_id, "verdict", verdict.action)
+        client.log_text(run_id, records.dumps(verdict), "records/verdict.json")
         if answer:
-            client.log_text(version.run_id, records.dumps(answer), "records/approval.json")
+            client.log_text(run_id, records.dumps(answer), "records/approval.json")
 
 
 _MADE_OF = {

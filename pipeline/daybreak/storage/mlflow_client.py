@@ -257,9 +257,13 @@ def run_of(home: Home, night_id: str) -> str:
 
 def find_or_make_run(home: Home, client: "MlflowClient", night_id: str) -> str:
     """Returns the run of the night as `run_of` does; ReleaseError where its artifacts are not the home's."""
-    run = _run(home, client, night_id)
-    locations(home).expect_own(str(run.info.artifact_uri))
-    return str(run.info.run_id)
+    return own_run(home, client, str(_run(home, client, night_id).info.run_id))
+
+
+def own_run(home: Home, client: "MlflowClient", run_id: str) -> str:
+    """Returns a run to whose artifacts something is to be written; ReleaseError where they are elsewhere."""
+    locations(home).expect_own(str(client.get_run(run_id).info.artifact_uri))
+    return run_id
 
 
 def _run(home: Home, client: "MlflowClient", night_id: str) -> "Run":

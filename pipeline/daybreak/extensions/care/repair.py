@@ -36,7 +36,7 @@ from daybreak.rollout import ledger_copy, rot
 from daybreak.rollout.prune import needed_by_ledger
 from daybreak.storage import artifact_files, checkout, dvc_cache, erasures, ledger, snapshots
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import locations, session
+from daybreak.storage.mlflow_client import locations, own_run, session
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint_copies import CheckpointCopies
 
@@ -316,9 +316,9 @@ def _versions(home: Home, params: Params) -> Iterator[Check]:
             own.expect_own(uris[number], run_id=known[number].run_id)
             folder = others.folder(number)
             if others.complete(known[number]):
-                run = str(client.get_run(known[number].run_id).info.artifact_uri)
-                with artifact_files.told_in_a_sentence(own.expect_own(run)):
-                    client.log_artifacts(known[number].run_id, str(folder), "model")
+                run_id = own_run(home, client, known[number].run_id)
+                with artifact_files.told_in_a_sentence(uris[number]):
+                    client.log_artifacts(run_id, str(folder), "model")
                 with tempfile.TemporaryDirectory() as again:
                     carried_code.fetch(home, uris[number], known[number], into=Path(again))
                 yield _repaired(fault.where, "DVC's cache, its record and other versions")
