@@ -29,7 +29,6 @@ from daybreak.contract.formats import size
 from daybreak.data.parser_process import BLOCK, ROOM_BYTES, TooLarge
 
 TAKES_WHAT_IT_NEEDS = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}  # Arrow's allocator, not 1 GiB at once
-ENDING_S = 2.0  # that a process which closed its socket may take to end
 
 
 class Parser:
@@ -114,7 +113,7 @@ class Parser:
                 reply |= json.loads(line)
                 if "error" in reply:
                     return reply
-        status = self._process.wait(ENDING_S)
+        status = self._process.wait()
         how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
         return {**reply, "kind": "memory", "error": f": the process that reads it ended {how}", "ends": True}
 
