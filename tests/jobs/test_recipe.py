@@ -5,11 +5,13 @@ import shutil
 from dataclasses import replace
 from datetime import date, timedelta
 
+import numpy as np
 import pytest
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import Placement, Portion, Rental, Size
 from daybreak.contract.record_types import Champion
+from daybreak.contract.workload import ARRAYS, STATE, write_state
 from daybreak.jobs import launcher, observed_job
 from daybreak.training import recipe as recipe_module
 from daybreak.training.recipe import name_of
@@ -147,3 +149,16 @@ def test_training_starts_cold_from_no_champion_or_another_or_a_changed_one(champ
     shutil.rmtree(launcher.CHAMPION)
     launcher.CHAMPION.mkdir()
     assert not warm(champion)
+
+
+@pytest.mark.parametrize(
+    ("names", "edges", "is_warm"),
+    [(["a", "b"], [0.0, 2.0], True), (["b", "a"], [0.0, 1.0], False), (["a", "c"], [0.0, 1.0], False)],
+)
+def test_weights_of_names_that_moved_are_not_begun_from(champion, caplog, names, edges, is_warm):
+    write_state(launcher.CHAMPION, {"values_kind": np.array(["a", "b"]), "edges": np.array([0.0, 1.0])})
+    ARRAYS.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(ARRAYS / STATE, ignore_errors=True)
+    write_state(ARRAYS, {"values_kind": np.array(names), "edges": np.array(edges)})
+    assert warm(replace(champion, model_digest=records.digest(launcher.CHAMPION))) == is_warm
+    assert ("values_kind has other places; starting cold" in caplog.text) != is_warm

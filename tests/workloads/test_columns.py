@@ -1,6 +1,7 @@
 """Features by type: names of a team's columns and names of ours are never one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 
 import ibis
@@ -118,11 +119,12 @@ def tickets(texts: Sequence[str | None]) -> pa.Table:
 
 def test_a_text_is_the_places_of_its_words_among_those_that_are_used_often() -> None:
     workload = Tickets()
-    state = workload.fit(ibis.memtable(tickets(["Closed: café"] * 5 + ["the café, 42"] * 6 + ["Smith"] * 4)))
+    said = ["Closed: café"] * 5 + ["the café, 42"] * 6 + ["Smith"] * 4 + ["Jones! " * 9]
+    state = workload.fit(ibis.memtable(tickets(said)))
     # A name that few rows have is no word.
     assert state["words_said"].tolist() == ["café", "42", "the", "closed"]
     words = workload.features(tickets(TEXTS), state, past_of(workload, DAY, []))[WORDS]
-    assert words.dtype == np.int32
+    assert words.dtype == np.int16
     assert words.shape == (6, 1, columns.MOST_WORDS)
     assert [row[0, :6].tolist() for row in words] == [
         [3, 1, 0, 4, 4, 0],
@@ -151,3 +153,12 @@ def test_models_of_a_table_see_words_in_any_order_and_nothing_of_unknown_ones() 
     assert texts.shape == (5, MOST_COUNTED)
     assert texts[:, order].tolist() == [[1, 1, 0], [1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 0]]
     assert texts.sum() == 7
+
+
+def test_a_word_that_few_units_use_is_not_kept() -> None:
+    table = replace(Tickets.table, unit="team", columns={**Tickets.table.columns, "team": Id()})
+    workload = type("Units", (TableWorkload,), {"table": table})()
+    rows = tickets(["open", "open 5551234", "हिन्दी open"] * 5)
+    units = pa.array([f"{n if n % 3 != 1 else 0}" for n in range(15)])  # one unit writes its number
+    state = workload.fit(ibis.memtable(rows.set_column(1, "team", units)))
+    assert state["words_said"].tolist() == ["open", "हिन्दी"]

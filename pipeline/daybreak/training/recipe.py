@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from daybreak.contract.record_parts import EVERY_UPDATE, Epoch, Placement, Record, Rental, Size, Sync, Tuning
 from daybreak.contract.record_types import Champion, Dataset, Night
 from daybreak.contract.records import digest
-from daybreak.contract.workload import ARRAYS, STATE
+from daybreak.contract.workload import ARRAYS, STATE, read_state
 from daybreak.storage.source_code import source_digest
 from daybreak.training.learning_rate import Schedule
 
@@ -165,7 +165,27 @@ def _unlike(champion: Champion, model: dict[str, Any], workload: "WorkloadPlug")
         return "the champion is another workload"
     if champion.model_digest and digest(CHAMPION) != champion.model_digest:
         return f"{CHAMPION} is not the model of version {champion.version}"
+    if moved := _moved_names():
+        return (
+            f"`fit` was run again since version {champion.version} was trained, and {moved} has other places"
+        )
     return ""
+
+
+def _moved_names() -> str:
+    """Returns an array of names in the state, such as a vocabulary, that is not the champion's; "" if none.
+
+    A weight belongs to the place of a name, so that one of the same shape may be of another name.
+    """
+    before, now = read_state(CHAMPION), read_state(ARRAYS)
+    return next(
+        (
+            name
+            for name, names in before.items()
+            if names.dtype.kind == "U" and name in now and now[name].tolist() != names.tolist()
+        ),
+        "",
+    )
 
 
 def _changed(

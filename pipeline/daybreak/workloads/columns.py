@@ -3,8 +3,8 @@
     numbers      float32 [b, f]     numbers, vectors, lengths of texts, and the time of day and of week
     missing      bool [b, f]        where a number is null; it is 0 in `numbers`
     categories   int64 [b, c]       place among the values that `fit` saw; 0 for null and any other
-    words        int32 [b, t, 64]   place of each word among those of the text that `fit` saw; 0 as above, and
-                                    after the last word. There where the table has a text
+    words        int16 [b, t, 64]   place of each word among those of the text that `fit` saw; 0 as above, and
+                                    after the last word. There where the table has a text with known words
 
 In a batch, features stand beside the label, which may not have a feature's name. Ids are left out, since
 training has not seen tomorrow's ids.
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 NUMBERS, MISSING, CATEGORIES, WORDS = "numbers", "missing", "categories", "words"
 PART, COUNT = "(part)", "(count)"  # columns beside those of a table
 MOST_VALUES = 1000  # of a category; rarer ones share place 0
-WORD_ENDS = r"[^\pL\pN]+"  # in texts, which are compared in lower case
+WORD_ENDS = r"[^\pL\pM\pN]+"  # in texts, which are compared in lower case
 MOST_KNOWN, MOST_WORDS = 5000, 64  # words of all rows, and those of one that are looked at
-LEAST_USED = 5  # times; a rarer word may be a name
+LEAST_USED = 5  # units, or rows where there are none, that use a word; a rarer one may be a name
+MOST_TEXTS, AT_ONCE = 200_000, 20_000  # rows whose words are counted, and those that are split at once
 MOST_NUMBERS = 10_000_000  # that quantiles are found of; of more rows only a part is looked at
 NUM_EDGES = 32
 CLOCK = 4  # sine and cosine of the time of day and of week
@@ -48,26 +49,50 @@ def fitted(rows: "ir.Table", table: Table) -> State:
 
 def vocabularies(rows: "ir.Table", table: Table) -> State:
     """Returns the values of each category and the words of each text, most frequent first."""
+    import ibis
+
     state: dict[str, Any] = {}
     for name, column in table.features.items():
-        there = rows.filter(rows[name].notnull())
         if isinstance(column, Category):
-            state[f"values_{name}"] = _most_frequent(there.select(name), most=MOST_VALUES)
-        elif isinstance(column, Text):
-            words = there.select(**{name: there[name].lower().re_split(WORD_ENDS).unnest()})
-            words = words.filter(words[name] != "")
-            state[f"words_{name}"] = _most_frequent(words, most=MOST_KNOWN, least=LEAST_USED)
+            counted = rows.filter(rows[name].notnull()).group_by(name).agg(**{COUNT: ibis._.count()})
+            top = counted.order_by([ibis.desc(COUNT), name]).limit(MOST_VALUES).to_pyarrow()
+            state[f"values_{name}"] = np.array(top[name].to_pylist(), dtype=np.str_)
+        elif isinstance(column, Text) and (words := _vocabulary(rows, name, table)):
+            state[f"words_{name}"] = np.array(words, dtype=np.str_)
     return state
 
 
-def _most_frequent(rows: "ir.Table", *, most: int, least: int = 1) -> NDArray[Any]:
-    """Returns the values of the only column that stand in so many rows, most frequent first, [values]."""
-    import ibis
+def _vocabulary(rows: "ir.Table", name: str, table: Table) -> list[str]:
+    """Returns the words of a text that most units use, or most rows where there are none, most used first."""
+    import pyarrow as pa
 
-    (name,) = rows.columns
-    counted = rows.group_by(name).agg(**{COUNT: ibis._.count()})
-    top = counted.filter(counted[COUNT] >= least).order_by([ibis.desc(COUNT), name]).limit(most).to_pyarrow()
-    return np.array(top[name].to_pylist(), dtype=np.str_)
+    there = rows.filter(rows[name].notnull())
+    whose = table.unit or PART
+    step = there.count().to_pyarrow().as_py() // MOST_TEXTS + 1
+    texts = _one_in(there, step, table).select(name, *filter(None, [table.unit])).to_pyarrow()
+    if not table.unit:
+        texts = texts.append_column(PART, pa.array(np.arange(len(texts))))
+    used = []
+    for part in texts.to_batches(max_chunksize=AT_ONCE):
+        words, of = _split(part[name])
+        pairs = pa.table({COUNT: words, whose: part[whose].take(of)})
+        used.append(pairs.group_by([COUNT, whose]).aggregate([]))
+    if not used:
+        return []
+    pairs = pa.concat_tables(used).group_by([COUNT, whose]).aggregate([])
+    counted = pairs.group_by(COUNT).aggregate([(whose, "count")])
+    counted = counted.sort_by([(f"{whose}_count", "descending"), (COUNT, "ascending")]).to_pylist()
+    return [each[COUNT] for each in counted[:MOST_KNOWN] if each[f"{whose}_count"] >= LEAST_USED]
+
+
+def _split(texts: "pa.Array") -> "tuple[pa.Array, pa.Array]":
+    """Returns the words of texts, and the row of each."""
+    import pyarrow.compute as pc
+
+    listed = pc.split_pattern_regex(pc.utf8_lower(texts), WORD_ENDS)
+    words, of = listed.flatten(), pc.list_parent_indices(listed)
+    is_word = pc.not_equal(words, "")
+    return words.filter(is_word), of.filter(is_word)
 
 
 def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
@@ -77,18 +102,22 @@ def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
         return np.zeros((0, NUM_EDGES))
     step = rows.count().to_pyarrow().as_py() * len(numbers) // MOST_NUMBERS + 1
     named = {f"({place})": number.cast("float64") for place, number in enumerate(numbers)}
-    if step > 1:  # one row in `step`, by a hash of time and unit, so that the sample is always the same
-        keys = [rows[name].hash() % step for name in (table.time, table.unit) if name]
-        rows = rows.mutate(**named, **{PART: sum(keys[1:], keys[0]) % step})
-        looked_at = rows.filter(rows[PART] == 0).select(*named).to_pyarrow()
-    else:
-        looked_at = rows.select(**named).to_pyarrow()
+    looked_at = _one_in(rows.mutate(**named), step, table).select(*named).to_pyarrow()
     edges = np.zeros((len(numbers), NUM_EDGES))
     for place, values in enumerate(looked_at.columns):
         there = values.drop_null().to_numpy()
         if len(there):
             edges[place] = np.quantile(there, np.linspace(0, 1, NUM_EDGES))
     return edges
+
+
+def _one_in(rows: "ir.Table", step: int, table: Table) -> "ir.Table":
+    """Returns one row in `step`, by a hash of time and unit, so that the sample is always the same."""
+    if step == 1:
+        return rows
+    keys = [rows[name].hash() % step for name in (table.time, table.unit) if name]
+    rows = rows.mutate(**{PART: sum(keys[1:], keys[0]) % step})
+    return rows.filter(rows[PART] == 0)
 
 
 def _numbers(rows: "ir.Table", name: str, column: Any) -> "list[ir.NumericColumn]":
@@ -140,27 +169,26 @@ def by_type(
         MISSING: missing,
         CATEGORIES: np.stack(categories, axis=1) if categories else np.zeros((len(rows), 0), np.int64),
     }
-    if texts := sorted(name for name in state if name.startswith("words_")):
-        made[WORDS] = np.stack(
-            [_words(rows[key.removeprefix("words_")], state[key]) for key in texts], axis=1
-        )
+    texts = sorted(name for name, column in table.features.items() if isinstance(column, Text))
+    if known := {name: state[f"words_{name}"] for name in texts if f"words_{name}" in state}:
+        made[WORDS] = np.stack([_words(rows[name], words) for name, words in known.items()], axis=1)
     return made
 
 
-def _words(texts: "pa.ChunkedArray", known: NDArray[Any]) -> NDArray[np.int32]:
-    """Returns the place of each word of texts among those that are known, int32 [b, MOST_WORDS]."""
+def _words(texts: "pa.ChunkedArray", known: NDArray[Any]) -> NDArray[np.int16]:
+    """Returns the place of each word of texts among those that are known, int16 [b, MOST_WORDS]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    listed = pc.split_pattern_regex(pc.utf8_lower(pc.fill_null(texts, "")), WORD_ENDS).combine_chunks()
-    places = pc.add(
-        pc.fill_null(pc.index_in(listed.flatten(), value_set=pa.array(known.tolist(), pa.string())), -1), 1
-    )
-    lengths = pc.list_value_length(listed).to_numpy(zero_copy_only=False)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    number = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # of a word in its text
-    made, looked_at = np.zeros((len(lengths), MOST_WORDS), np.int32), number < MOST_WORDS
-    made[rows[looked_at], number[looked_at]] = places.to_numpy()[looked_at]
+    among = pa.array(known.tolist(), pa.string())
+    made = np.zeros((len(texts), MOST_WORDS), np.int16)
+    for first in range(0, len(texts), AT_ONCE):
+        part = texts.slice(first, AT_ONCE).combine_chunks()
+        words, of = _split(pc.fill_null(part, ""))
+        places, row = pc.fill_null(pc.index_in(words, value_set=among), -1).to_numpy() + 1, of.to_numpy()
+        number = np.arange(len(row)) - np.searchsorted(row, row)  # of a word in its text
+        seen = number < MOST_WORDS
+        made[first + row[seen], number[seen]] = places[seen]
     return made
 
 

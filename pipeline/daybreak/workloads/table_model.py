@@ -58,7 +58,7 @@ class TableModel(nn.Module):
             embedding(batch[CATEGORIES][:, place]) for place, embedding in enumerate(self.embeddings)
         ]
         for place, embedding in enumerate(self.words):
-            words = batch[WORDS][:, place]
+            words = batch[WORDS][:, place].long()
             known = (words > 0)[:, :, None]
             embedded.append((embedding(words) * known).sum(1) / known.sum(1).clamp(min=1))
         out: Tensor = self.layers(torch.cat([encoded.flatten(1), *embedded], dim=1))
