@@ -28,12 +28,13 @@ class Waiting(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Sent(Record):
-    """A message that was sent, and the notifiers that took it, by names without a secret."""
+    """A message that was sent or given up, and who took it and who did not, by names without a secret."""
 
     kind: str
     night: str
     at: datetime
-    to: tuple[str, ...]
+    to: tuple[str, ...]  # none: it was given up
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,12 @@ class Messages(Record):
 
 
 def read(home: Home) -> Messages:
-    """Returns the messages that are kept; none where the file cannot be read, which is logged."""
+    """Returns the messages that are kept; none where the file is no record of them, which is logged."""
     try:
         return records.loads(Messages, path(home).read_text(), source=str(path(home)))
     except FileNotFoundError:
         return Messages()
-    except DataError as error:
+    except (DataError, UnicodeDecodeError) as error:
         log.error("messages that waited are lost: %s", error)
         return Messages()
 

@@ -133,18 +133,17 @@ def _send_due(home: Home, kept: Messages, given: NotifyParams, *, quiet: bool) -
         command, urls = ("", given.urgent_urls) if message.to == "urgent" else (given.command, given.urls)
         handed = _hand(text, command, urls)
         took = tuple(name for name, fault in handed if not fault)
-        num_faults = len(handed) - len(took)
+        refused = tuple(name for name, fault in handed if fault)
         left: tuple[Waiting, ...] = ()
-        if num_faults:
+        if refused:
             failed.add(message.to)
-        if took:
-            sent = Sent(kind=message.event.kind, night=message.event.night, at=now, to=took)
-            kept = replace(kept, sent=(*kept.sent, sent)[-message_log.SHOWN :])
-        elif num_faults:  # nobody has it
-            if now - message.since < GIVEN_UP_AFTER:
-                left = (replace(message, tried_at=now),)
-            else:
+        if refused and not took and now - message.since < GIVEN_UP_AFTER:  # nobody has it yet
+            left = (replace(message, tried_at=now),)
+        elif handed:
+            if not took:
                 log.error("nobody could be told within %s: %s", GIVEN_UP_AFTER, text)
+            sent = Sent(kind=message.event.kind, night=message.event.night, at=now, to=took, refused=refused)
+            kept = replace(kept, sent=(*kept.sent, sent)[-message_log.SHOWN :])
         place = kept.waiting.index(message)
         kept = replace(kept, waiting=(*kept.waiting[:place], *left, *kept.waiting[place + 1 :]))
         message_log.write(home, kept)
