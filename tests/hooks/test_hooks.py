@@ -281,8 +281,9 @@ def test_an_extension_writes_what_stands_now_after_each_watch_and_night(
     home = Home(repository)
     publisher.publish_home(home)
     runner.run(home, "open", day=date(2025, 1, 2))
+    publisher.publish_failure(home, "train")  # for good, also where `close` never comes
     publisher.publish_closed(home)
-    assert (home.var / fake("releases:NOTES")).read_text().split() == ["now", "now"]
+    assert (home.var / fake("releases:NOTES")).read_text().split() == ["now", "now", "now"]
 
 
 def test_report_writes_the_board_of_an_extension(hooked: Hooked, tmp_path: Path) -> None:

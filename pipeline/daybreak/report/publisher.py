@@ -58,13 +58,14 @@ def publish_closed(home: Home) -> None:
     publish_ledger(home)
     if commit := ledger.commit_of(home, night):
         _done("show the report", partial(_show_report, home, home.tonight, commit), again=again)
-    _write_now(home)
+    write_now(home)
 
 
 def publish_failure(home: Home, stage: str) -> None:
     """Shows that a stage of tonight failed for good."""
     failed = night_events.note_failure(stage, home.tonight)
     _done("tell people", partial(notifier.tell, home, failed), again=WATCH)
+    write_now(home)
 
 
 def publish_alarm(home: Home, text: str) -> None:
@@ -78,10 +79,10 @@ def publish_home(home: Home) -> None:
     _done("tell people of served rows", partial(_publish_served, home), again=WATCH)
     publish_disk(home)
     publish_ledger(home)
-    _write_now(home)
+    write_now(home)
 
 
-def _write_now(home: Home) -> None:
+def write_now(home: Home) -> None:
     """Writes what stands now to a file, which is there when no server is."""
     for write in hooks.functions("now"):
         _done("write what stands now", partial(write, home), again=WATCH)

@@ -12,9 +12,12 @@ def erase(home: Home, *, unit: str, yes: bool = False) -> int:
         yes: do it; without it, only what would go is shown
     """
     from daybreak.extensions.erasure.erase import erase as erases
+    from daybreak.report import publisher
 
     for line in erases(home, unit, home.params, dry_run=not yes):
         print(f"{'' if yes else 'would erase: '}{line}", flush=True)
-    if not yes:
+    if yes:
+        publisher.write_now(home)  # the file has reasons and error texts, which may name the unit
+    else:
         print("Nothing is changed; add --yes to do it.")
     return 0
