@@ -63,6 +63,23 @@ def faults(lead: Path) -> tuple[str, ...]:
     return _examined(lead)[1]
 
 
+def examined(lead: Path) -> tuple[tuple[FleetHome, ...], tuple[str, ...]]:
+    """Returns what `homes` does, and a sentence for each home that has a fault, for pages that show both.
+
+    A home whose own params.yaml cannot be read is among them, under its last name, and hides no member.
+    """
+    try:
+        return _examined(lead)
+    except PipelineError as error:
+        fault, name = str(error), lead.name
+    try:
+        name = Home(lead).last_params(lead).register_.name
+        members, others = _examined(lead, model=name)
+    except PipelineError as error:  # of fleet.yaml, or of git
+        return (FleetHome(folder=lead, model=name, leads=True),), tuple(dict.fromkeys((fault, str(error))))
+    return members, (fault, *others)
+
+
 def lead_of(home: Path) -> Path:
     """Returns the home that leads the fleet of a home: the home itself if it is not a member."""
     member = membership(home)
@@ -102,9 +119,12 @@ def join(lead: Path) -> tuple[FleetHome, ...]:
     return members
 
 
-def _examined(lead: Path) -> tuple[tuple[FleetHome, ...], tuple[str, ...]]:
-    """Returns the home with its members, and a sentence for each member that is left out."""
-    members, faults = [FleetHome(folder=lead, model=_model(lead), leads=True)], []
+def _examined(lead: Path, *, model: str = "") -> tuple[tuple[FleetHome, ...], tuple[str, ...]]:
+    """Returns the home with its members, and a sentence for each member that is left out.
+
+    `model` is what the home trains, where its params.yaml is not to be read.
+    """
+    members, faults = [FleetHome(folder=lead, model=model or _model(lead), leads=True)], []
     for text in fleet(lead).homes:
         folder = (lead / text).resolve()
         if folder == lead.resolve():

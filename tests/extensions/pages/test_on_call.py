@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import requests
 
+from daybreak.contract import records
 from daybreak.contract.record_parts import Event
 from daybreak.extensions.pages import fleet_rows, on_call
 from daybreak.extensions.pages.on_call import Card, Facts
 from daybreak.report import message_log, notifier, publisher
 from daybreak.report.message_log import Messages, Sent, Waiting
-from daybreak.report.night_rows import row_of
+from daybreak.report.night_rows import NightRow, row_of
 from daybreak.storage.home import Home
 from tests.extensions.pages import fleet
 from tests.extensions.pages.served import served
@@ -74,6 +75,39 @@ def test_predictions_are_there_or_due_or_late() -> None:
     assert lines(late)["Predictions"] == "of 2026-11-29: not there, late since 2026-11-30 08:00 UTC"
 
 
+def test_a_night_with_nothing_to_predict_is_not_late() -> None:
+    row = replace(row_of(whole(12, DAY)), predict_until=(AT - timedelta(hours=1)).timestamp())
+    card = of(row, predict_skipped="no version serves")
+    assert due(card) == []
+    assert lines(card)["Predictions"] == "of 2026-11-29: none, no version serves"
+    assert "due until a night opens" in lines(card)["Next"]
+
+
+def test_a_night_that_hangs_past_its_deadline_needs_a_person_until_it_is_closed() -> None:
+    card = of(row_of(whole(11, date(2026, 11, 28))), overdue=[whole(12, DAY).night])
+    assert due(card) == ["Hangs"]
+    assert lines(card)["Hangs"] == (
+        "night of 2026-11-29 had to be decided by 2026-12-01 03:00 UTC and is not closed; "
+        "close it with: daybreak close --night 2026-11-29"
+    )
+
+
+def test_no_night_for_longer_than_usual_needs_a_person() -> None:
+    daily = [row_of(whole(12 - ago, DAY - timedelta(days=ago))) for ago in range(6)]
+    weekdays = [one for one in daily if date.fromisoformat(one.day).weekday() < 5]
+    fortnight = weekdays + [
+        replace(one, started_at=one.started_at - 7 * 86400 * week) for week in (1, 2) for one in weekdays
+    ]
+    at = datetime(2026, 11, 30, 9, tzinfo=UTC)  # a Monday; the newest of `weekdays` is of Friday
+
+    def missed(rows: list[NightRow], *, days: float) -> list[str]:
+        return due(on_call.card(Facts(model="shop", rows=rows), at=at + timedelta(days=days)))
+
+    assert (missed(daily, days=0), missed(daily, days=2)) == ([], ["No night"])
+    assert (missed(fortnight, days=0), missed(fortnight, days=4)) == ([], ["No night"])
+    assert missed(daily[:1], days=30) == []  # what is usual is not known
+
+
 def test_a_hold_that_ends_is_among_the_times() -> None:
     card = of(row_of(whole(12, DAY)), held_until=[date(2026, 12, 3)], notices=["ann took back version 11"])
     assert lines(card)["Next"] == "2026-12-04 00:00 UTC a hold has ended"
@@ -92,6 +126,9 @@ def test_a_message_says_who_took_it_and_one_that_nobody_took_needs_a_person() ->
         "failed waits since 2026-11-30 09:00 UTC; no notifier took it; look at notify in params.yaml"
     )
     assert lines(of(row, notifies=False))["Told"].startswith("nobody; ")
+    given_up = of(row, messages=Messages(sent=(sent, replace(sent, to=(), refused=("mailto",)))))
+    assert due(given_up) == ["Told"]
+    assert "promoted to nobody, refused by mailto at 2026-11-30 09:00 UTC; " in lines(given_up)["Told"]
 
 
 def test_models_that_need_a_person_come_first() -> None:
@@ -135,7 +172,44 @@ def test_who_was_told_is_who_took_the_message(tmp_path: Path, refusing: str) -> 
     happened = Event(kind="promoted", at=AT, night="2026-11-29", version=3, champion=2, reason="better")
     notifier.tell(home, happened)
     (sent,) = message_log.read(home).sent
-    assert (sent.kind, sent.to) == ("promoted", ("notify.command",))  # not the URL, which refused
+    assert (sent.kind, sent.to, sent.refused) == ("promoted", ("notify.command",), ("json",))
+
+
+def test_a_message_that_was_given_up_stays_on_record(tmp_path: Path) -> None:
+    home = Home(fleet.make(tmp_path, num=1, last=DAY, shop=1))
+    path = home.folder / "params.yaml"
+    path.write_text(path.read_text().replace('notify: {command: ""}', 'notify: {command: "exit 1"}'))
+    event, long_ago = Event(kind="failed", at=AT, night=""), datetime(2011, 11, 8, tzinfo=UTC)
+    message_log.write(home, Messages(waiting=(Waiting(event=event, to="all", since=long_ago),)))
+    assert not notifier.tell(home)
+    kept = message_log.read(home)
+    assert (kept.waiting, [(one.to, one.refused) for one in kept.sent]) == ((), [((), ("notify.command",))])
+
+
+def test_a_home_that_cannot_be_read_is_a_card_and_hides_no_other(tmp_path: Path) -> None:
+    lead = fleet.make(tmp_path, num=3, last=DAY, shop=1, fraud=2, cards=3)
+    (tmp_path / "fraud" / "params.yaml").write_text("notify: [")
+    (tmp_path / "cards" / "var" / "messages.json").mkdir()
+    facts = fleet_rows.standing(fleet_rows.FleetRows(), lead, at=AT)
+    faults = {one.model: one.fault for one in facts}
+    assert "../fraud is left out of the fleet: " in faults["A home of the fleet"]
+    assert "messages.json" in faults["cards"]
+    assert faults["shop"] == ""
+    (lead / "params.yaml").write_text("notify: [")
+    page = fleet_rows.write_now(Home(lead)).read_text()
+    assert "<h2>shop</h2>" in page and "<h2>cards</h2>" in page
+    assert "is not a home: " in page
+
+
+def test_a_night_that_was_not_closed_is_read_as_one_that_hangs(tmp_path: Path) -> None:
+    lead = fleet.make(tmp_path, num=3, last=DAY, shop=1)
+    night = replace(whole(12, DAY).night, id="hung")
+    (lead / "nights" / "hung" / records.RUN).mkdir(parents=True)
+    records.write(night, lead / "nights" / "hung" / records.RUN)
+    late = night.decide_until + timedelta(days=400)
+    (facts,) = fleet_rows.standing(fleet_rows.FleetRows(), lead, at=late)
+    assert [one.id for one in facts.overdue] == ["hung"]
+    assert "Hangs" in due(on_call.card(facts, at=late))
 
 
 def test_the_page_has_a_card_for_each_model_and_loads_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from daybreak.contract.errors import PipelineError
+from daybreak.contract.errors import PipelineError, sentence
 from daybreak.contract.records import replace_text
 from daybreak.extensions.pages import board, on_call, open_nights
 from daybreak.extensions.pages.board import Model
@@ -67,23 +67,38 @@ def running(members: Sequence[FleetHome], *, now: datetime, pages: bool = False)
     return shown
 
 
-def standing(rows: FleetRows, members: Sequence[FleetHome], *, at: datetime) -> list[Facts]:
-    """Returns what is on record of each home's model now."""
-    return [_standing(rows, member, at=at) for member in members]
+def standing(rows: FleetRows, lead: Path, *, at: datetime) -> list[Facts]:
+    """Returns what is on record now of each model of a fleet, and each home that has a fault."""
+    members, faults = homes.examined(lead)
+    broken = [Facts(model="A home of the fleet", rows=(), fault=fault) for fault in faults]
+    return [*broken, *(_standing(rows, member, at=at) for member in members)]
 
 
 def _standing(rows: FleetRows, member: FleetHome, *, at: datetime) -> Facts:
+    try:
+        return _read(rows, member, at=at)
+    except (PipelineError, OSError, ValueError) as error:  # whatever is broken hides no other model
+        return Facts(model=member.model, rows=(), fault=sentence(error))
+
+
+def _read(rows: FleetRows, member: FleetHome, *, at: datetime) -> Facts:
     (model,) = rows.models([member], pages=lambda home, rows: {})
     if model.fault:
         return Facts(model=model.name, rows=(), fault=model.fault)
-    notify = member.home.last_params(member.folder).notify
+    home, notify = member.home, member.home.last_params(member.folder).notify
+    running = open_nights.states(home, now=at)
+    shown = {state.night.id for state in running}
+    last = next((row.night for row in model.rows if not row.is_rollback), "")
+    newest = running[0].night.id if running else last
     return Facts(
         model=model.name,
         rows=model.rows,
-        running=[page.state for page in running([member], now=at)],
+        running=running,
+        overdue=[night for night in open_nights.overdue(home, now=at) if night.id not in shown],
+        predict_skipped=open_nights.predict_skipped(home, newest) if newest else "",
         notices=model.notices,
         held_until=model.held_until,
-        messages=message_log.read(member.home),
+        messages=message_log.read(home),
         notifies=bool(notify.command or notify.urls or notify.urgent_urls),
     )
 
@@ -92,12 +107,10 @@ def write_now(home: Home) -> Path:
     """Writes the page of what stands now to the home that leads the fleet of a home, and returns its path."""
     now = datetime.now(UTC)
     lead = homes.lead_of(home.folder)
-    members = homes.homes(lead)
+    members, _ = homes.examined(lead)
     by = next((each.model for each in members if each.folder.resolve() == home.folder.resolve()), "")
     path = Home(lead).var / NOW
-    replace_text(
-        path, on_call.page(standing(FleetRows(), members, at=now), at=now, by=by or home.folder.name)
-    )
+    replace_text(path, on_call.page(standing(FleetRows(), lead, at=now), at=now, by=by or home.folder.name))
     return path
 
 

@@ -110,7 +110,7 @@ class NightPages:
         """Returns the page of what stands now."""
         at = datetime.now(UTC)
         with self._alone:
-            shown = fleet_rows.standing(self._rows, self.homes(), at=at)
+            shown = fleet_rows.standing(self._rows, self._lead, at=at)
         return _html(on_call.page(shown, at=at), scripts=False)
 
     def months(self, asked: Mapping[str, str]) -> Response:
@@ -198,7 +198,7 @@ class NightPages:
         """Returns the homes of the fleet."""
         at, known = self._homes
         if time.monotonic() - at >= HOMES_S:
-            known = homes.homes(self._lead)
+            known, _ = homes.examined(self._lead)
             self._homes = (time.monotonic(), known)
         return known
 

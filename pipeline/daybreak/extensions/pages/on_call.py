@@ -7,14 +7,18 @@ and written to a file (fleet_rows.py), which is there when no server is.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
 
 from daybreak.contract import formats
+from daybreak.contract.record_types import Night
 from daybreak.extensions.pages.running import RunningNight
-from daybreak.report.message_log import Messages
+from daybreak.report.message_log import Messages, Sent
 from daybreak.report.night_rows import NightRow
 from daybreak.report.templates import render
 
 TOLD = 5  # of the newest messages of each model that are shown
+GAPS = 10  # between the newest nights, by which the next one is missed
+DAY_S = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +28,13 @@ class Facts:
     model: str
     rows: Sequence[NightRow]
     running: Sequence[RunningNight] = ()
+    overdue: Sequence[Night] = ()  # past their deadline, not closed, and silent for an hour
+    predict_skipped: str = ""  # why the newest night, running or closed, had nothing to predict
     notices: Sequence[str] = ()  # recipes that a person holds, served rows unlike training: a sentence each
     held_until: Sequence[date] = ()  # last nights of the holds that end by themselves
     messages: Messages = field(default_factory=Messages)
     notifies: bool = True  # does params.yaml name anybody who hears of events?
-    fault: str = ""  # why its ledger cannot be read
+    fault: str = ""  # why what its home has on record cannot be read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +74,9 @@ def page(models: Sequence[Facts], *, at: datetime, by: str = "") -> str:
 def card(facts: Facts, *, at: datetime) -> Card:
     """Returns a model as it is at a moment."""
     if facts.fault:
-        return Card(model=facts.model, facts=[CardFact(name="Ledger", text=facts.fault, is_due=True)])
+        return Card(model=facts.model, facts=[CardFact(name="Fault", text=facts.fault, is_due=True)])
     lines = [_serves(facts.rows, at=at), _predictions(facts, at=at), *_running(facts.running)]
+    lines += [*_overdue(facts.overdue), *_missed(facts, at=at)]
     notices = [CardFact(name="Notice", text=sentence) for sentence in facts.notices]
     lines += [*_last(facts), *notices, _told(facts), _next(facts, at=at)]
     return Card(model=facts.model, facts=lines)
@@ -101,11 +108,15 @@ def _predictions(facts: Facts, *, at: datetime) -> CardFact:
         day, until = str(state.night.day), state.night.predict_until
         if any(link.stage == "predict" and link.state == "done" for link in state.chain):
             return CardFact(name=name, text=f"of {day}: there")
+        if facts.predict_skipped:
+            return CardFact(name=name, text=f"of {day}: none, {formats.one_line(facts.predict_skipped)}")
     elif last and last.num_predicted is not None:
         written = f"{formats.counted(last.num_predicted, 'row')} by version {last.predicted_by}"
         return CardFact(name=name, text=f"of {last.day}: there, {written}")
     elif last and last.predict_until:
         day, until = last.day, datetime.fromtimestamp(last.predict_until, UTC)
+        if facts.predict_skipped:
+            return CardFact(name=name, text=f"of {day}: none, {formats.one_line(facts.predict_skipped)}")
     else:
         return CardFact(name=name, text="none are asked for")
     is_late = at > until
@@ -121,6 +132,37 @@ def _running(running: Sequence[RunningNight]) -> Iterator[CardFact]:
         text += f"; go on with: daybreak night --night {state.night.id}" if failed else ""
         name = "Waits for a person" if state.asked_until else "Runs"
         yield CardFact(name=name, text=text, is_due=state.is_late or failed or state.asked_until is not None)
+
+
+def _overdue(nights: Sequence[Night]) -> Iterator[CardFact]:
+    for night in nights:
+        until = formats.clock(night.decide_until)
+        text = (
+            f"night of {night.day} had to be decided by {until} and is not closed; "
+            f"close it with: daybreak close --night {night.id}"
+        )
+        yield CardFact(name="Hangs", text=text, is_due=True)
+
+
+def _missed(facts: Facts, *, at: datetime) -> Iterator[CardFact]:
+    """Yields that no night was opened for much longer than usual, as where the scheduler is down.
+
+    The second longest of the newest gaps is usual: it spans the weekends of nights on weekdays, and one
+    outage does not stretch it. Nights in quick succession, as by hand, count as daily ones.
+    """
+    opened = {row.started_at for row in facts.rows if row.started_at}
+    opened |= {night.started_at.timestamp() for night in facts.overdue}
+    opened |= {state.night.started_at.timestamp() for state in facts.running}
+    newest = sorted(opened, reverse=True)[: GAPS + 1]
+    gaps = sorted(later - before for later, before in pairwise(newest))
+    if len(gaps) < 2:
+        return
+    usual_s, passed_s = max(DAY_S, gaps[-2]), at.timestamp() - newest[0]
+    if passed_s > 1.5 * usual_s:
+        since = formats.clock(datetime.fromtimestamp(newest[0], UTC))
+        text = f"none was opened since {since} ({formats.duration(passed_s)}); "
+        text += "see which processes of Airflow are not alive: daybreak status"
+        yield CardFact(name="No night", text=text, is_due=True)
 
 
 def _last(facts: Facts) -> Iterator[CardFact]:
@@ -149,9 +191,18 @@ def _told(facts: Facts) -> CardFact:
     failed = any(one.tried_at for one in messages.waiting)
     if failed:
         waiting.append("no notifier took it; look at notify in params.yaml")
-    sent = [f"{one.kind} to {', '.join(one.to)} at {formats.clock(one.at)}" for one in messages.sent[-TOLD:]]
-    text = "; ".join([*waiting, *reversed(sent)]) or "no message was sent yet"
+    newest = messages.sent[-1] if messages.sent else None
+    if newest and newest.refused and not failed:
+        waiting.append("the newest message was refused; look at notify in params.yaml")
+        failed = True
+    text = "; ".join([*waiting, *map(_sent, reversed(messages.sent[-TOLD:]))]) or "no message was sent yet"
     return CardFact(name=name, text=text, is_due=failed)
+
+
+def _sent(message: Sent) -> str:
+    refused = f", refused by {', '.join(message.refused)}" if message.refused else ""
+    took = ", ".join(message.to) or "nobody"
+    return f"{message.kind} to {took}{refused} at {formats.clock(message.at)}"
 
 
 def _next(facts: Facts, *, at: datetime) -> CardFact:
@@ -167,13 +218,13 @@ def _times(facts: Facts) -> Iterator[tuple[datetime, str]]:
         done = {link.stage for link in state.chain if link.state == "done"}
         if "train" not in done:
             yield night.train_until, "training has to end"
-        if night.predict_until and "predict" not in done:
+        if night.predict_until and "predict" not in done and not facts.predict_skipped:
             yield night.predict_until, "predictions are due"
         yield night.decide_until, "the night has to be decided"
         if state.asked_until:
             yield state.asked_until, "the time to answer ends"
     last = next((row for row in facts.rows if not row.is_rollback), None)
-    if last and last.predict_until and last.num_predicted is None:
+    if last and last.predict_until and last.num_predicted is None and not facts.predict_skipped:
         yield datetime.fromtimestamp(last.predict_until, UTC), f"predictions of {last.day} are due"
     for day in facts.held_until:
         yield datetime.combine(day + timedelta(days=1), time(), UTC), "a hold has ended"

@@ -9,6 +9,7 @@ from pathlib import Path
 from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
+from daybreak.contract.record_types import Night
 from daybreak.contract.sections import PlanParams
 from daybreak.extensions.pages import running
 from daybreak.extensions.pages.running import NightFacts, RunningJob, RunningNight
@@ -38,6 +39,18 @@ def states(home: Home, *, now: datetime) -> list[RunningNight]:
         if running.is_open(facts, now=now):
             nights.append(running.running(facts, now=now))
     return sorted(nights, key=lambda state: state.night.started_at, reverse=True)
+
+
+def overdue(home: Home, *, now: datetime) -> list[Night]:
+    """Returns the nights of the home that are past their deadline and not closed, the last one first."""
+    late = [night for _, night in night_folders.unclosed(home) if now >= night.decide_until]
+    return sorted(late, key=lambda night: night.started_at, reverse=True)
+
+
+def predict_skipped(home: Home, night: str) -> str:
+    """Returns why a night had nothing to predict; "" where it had."""
+    path = home.nights / night / records.RUN / "predict.skipped"
+    return path.read_text(errors="replace").strip() if path.exists() else ""
 
 
 def facts_of(home: Home, folder: Path) -> NightFacts:
