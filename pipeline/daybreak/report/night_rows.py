@@ -29,6 +29,7 @@ from daybreak.storage.ledger import Entry
 log = logging.getLogger(__name__)
 
 FILE = Path("var/night_rows.jsonl")  # in the home
+UNNAMED = "the only backend"  # has no regions, and rentals do not name it
 _ANSWERS = ("approved", "declined", "stopped", "rolled back")  # events by somebody
 
 
@@ -72,11 +73,13 @@ class NightRow:
     num_quarantined: int | None = None
     rental: str = ""
     machine: str = ""  # of the plan, all kinds of one job together
-    place: str = ""  # region, else the backend; "" for the machine at hand
-    machine_hours: float | None = None  # of training, all machines together
+    place: str = ""  # region, else the backend, `UNNAMED` without a name; "" for the machine at hand
+    machine_hours: float | None = None  # of training and refit, all machines together
     strategy: str = ""  # how they are rented
-    spot_saved_usd: float | None = None  # what these hours cost less than on demand; None: not on spot, or
-    # the plan has no such price
+    spot_hours: float | None = None  # of training, where it was planned on spot
+    spot_saved_usd: float | None = None  # what these hours cost less than on demand; None: not on spot, the
+    # plan has no such price, or some of what it cost was for other machines or for none
+    is_declined: bool = False  # a person said no
     is_on_hold: bool = False  # a person's hold on its recipe kept its version from serving
     model: str = ""  # name in the registry
     run_id: str = ""  # of MLflow
@@ -180,7 +183,8 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         num_rows=entry.report.num_rows if entry.report else None,
         num_quarantined=entry.report.num_quarantined if entry.report else None,
         is_on_hold=bool(verdict and verdict.held and not entry.release),
-        **_rented(plan, training),
+        is_declined=_is_declined(entry),
+        **_rented(plan, training, refit=entry.refit.training if entry.refit else None),
         model=entry.version.name if entry.version else "",
         run_id=entry.version.run_id if entry.version else "",
         experiment=entry.version.experiment if entry.version else "0",
@@ -191,21 +195,44 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
     )
 
 
-def _rented(plan: Plan | None, training: Training | None) -> dict[str, Any]:
-    """Returns the fields on the machines that were planned."""
+def _is_declined(entry: Entry) -> bool:
+    answer = approval.answer_to(entry.verdict, entry.approval) if entry.verdict else None
+    return answer is not None and not answer.approved
+
+
+def _rented(plan: Plan | None, training: Training | None, *, refit: Training | None) -> dict[str, Any]:
+    """Returns the fields on the machines that were planned.
+
+    From its first start to its end, a job that lost its machines or moved also waited without any; what its
+    spot machines lived is known.
+    """
     if plan is None:
         return {}
     rental = plan.rental
-    hours = training.elapsed_s / HOUR_S * rental.num_machines if training else None
+    moved = bool(training and (training.num_restarts or training.fallbacks))
+    spot_hours = None
+    if training and rental.is_spot:
+        lived_s = sum(seconds for seconds, _ in training.spot_lives)
+        spot_hours = (lived_s if moved else training.elapsed_s) / HOUR_S * rental.num_machines
+    hours = None
+    if training:
+        only_spot = rental.is_spot and not training.fallbacks
+        hours = spot_hours if only_spot else training.elapsed_s / HOUR_S * rental.num_machines
+        hours = (hours or 0.0) + (refit.elapsed_s / HOUR_S * rental.num_machines if refit else 0.0)
     alike = [way for way in plan.fallbacks if rental.is_spot and way.rental == rental.on_demand]
     price = next((way.usd_per_hour for way in alike), None)
     return {
         "rental": str(rental),
         "machine": " + ".join(map(str, rental.pools)),
-        "place": rental.region or rental.backend,
+        "place": "" if rental.is_local else rental.region or rental.backend or UNNAMED,
         "machine_hours": hours,
         "strategy": rental.strategy,
-        "spot_saved_usd": price * hours - training.cost_usd if training and hours and price else None,
+        "spot_hours": spot_hours,
+        "spot_saved_usd": (
+            price * spot_hours - training.cost_usd
+            if training and spot_hours and price and not moved
+            else None
+        ),
     }
 
 

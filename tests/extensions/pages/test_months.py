@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from daybreak.contract.record_parts import Chain, Placement, Rental
+from daybreak.contract.record_parts import LOCAL, Chain, Placement, Rental
+from daybreak.contract.record_types import Approval, Refit
 from daybreak.extensions.pages import export, months
 from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.selection import Query
@@ -51,6 +52,36 @@ def test_each_night_counts_once_among_refused_held_and_failed() -> None:
     assert (one.num_refused, one.num_held, one.num_failed, one.num_late) == (1, 1, 1, 1)
 
 
+def test_a_persons_no_is_refused_and_every_night_is_in_one_column() -> None:
+    entry = whole(12, NOVEMBER)
+    assert entry.verdict
+    asked = replace(
+        entry, release=None, verdict=replace(entry.verdict, approve_until=entry.night.decide_until)
+    )
+    assert asked.verdict
+    no = Approval(
+        champion=asked.verdict.champion,
+        challenger=asked.verdict.challenger,
+        action=asked.verdict.action,
+        approved=False,
+        by="ann",
+        reason="not on a Friday",
+        answered_at=entry.night.started_at,
+    )
+    rows = [row_of(replace(asked, approval=no)), row_of(asked), night(NOVEMBER)]
+    (one,) = months.months([model(*rows)], Query()).months
+    assert (one.num_refused, one.num_undecided, one.num_promoted, one.num_nights) == (1, 1, 1, 3)
+
+
+def test_a_promotion_that_was_rolled_back_is_none() -> None:
+    scores = {"anchor": 3, "score": 0.5, "champion_score": 0.45, "anchor_score": 0.4}
+    promoted = night(NOVEMBER, release=(12, 11), **scores)
+    back = replace(promoted, commit="back", outcome="rollback", release=(11, 12))
+    (one,) = months.months([model(back, promoted)], Query()).months
+    assert (one.num_promoted, one.num_taken_back, one.usd_per_promoted) == (0, 1, None)
+    assert one.over_anchor == pytest.approx(0.05)
+
+
 def test_models_are_summed_and_stand_by_themselves_and_their_scores_have_no_mean() -> None:
     scores = {"anchor": 3, "score": 0.5, "anchor_score": 0.4}
     two = [model(night(NOVEMBER, **scores)), model(night(NOVEMBER, **scores), name="fraud")]
@@ -86,10 +117,16 @@ def test_spot_saves_what_the_same_hours_cost_on_demand_by_the_plan_less_what_the
         latest_start=entry.night.train_until,
         usd_per_hour=2.0,
     )
-    ran = replace(entry, training=replace(entry.training, elapsed_s=5400, cost_usd=2.5))
+    trained = replace(entry.training, elapsed_s=5400, cost_usd=2.5, num_restarts=0, fallbacks=())
+    ran = replace(entry, training=trained)
     priced = replace(ran, plan=replace(entry.plan, rental=spot, fallbacks=(bought,)))
     (one,) = months.months([model(row_of(priced))], Query()).months
     assert (one.spot_hours, one.spot_saved_usd) == (3.0, 3.5)
+    lives = ((1800.0, True), (1800.0, False))  # half an hour went by without a machine
+    lost = replace(priced, training=replace(trained, num_restarts=1, spot_lives=lives))
+    (one,) = months.months([model(row_of(lost))], Query()).months
+    assert (one.spot_hours, one.spot_saved_usd) == (2.0, None)
+    assert months.months([model(row_of(lost))], Query()).machines[0].hours == 2.0
     unpriced = replace(ran, plan=replace(entry.plan, rental=spot, fallbacks=()))
     assert months.months([model(row_of(unpriced))], Query()).months[0].spot_saved_usd is None
 
@@ -107,6 +144,30 @@ def test_costs_are_summed_by_machine_and_place_and_make_up_the_whole() -> None:
         0.8,
     )
     assert (second.place, second.usd, second.share) == (months.HERE, 5, 0.2)
+    shown = months.months([model(*rows, night(NOVEMBER, usd=3, machine=""))], Query()).machines
+    assert [(one.machine, one.usd) for one in shown][-1] == (months.UNPLANNED, 3)
+    assert sum(one.usd for one in shown) == 28
+
+
+def test_a_refit_counts_among_the_hours_of_its_machines() -> None:
+    entry = whole(12, NOVEMBER)
+    assert entry.training
+    hour = replace(entry.training, elapsed_s=3600)
+    refitted = replace(entry, training=hour, refit=Refit(judged=12, training=hour))
+    assert row_of(refitted).machine_hours == 2 * (row_of(replace(entry, training=hour)).machine_hours or 0)
+
+
+def test_only_the_machine_at_hand_is_this_machine() -> None:
+    entry = whole(12, NOVEMBER)
+    assert entry.plan
+
+    def place(rental: Rental) -> str:
+        assert entry.plan
+        return row_of(replace(entry, plan=replace(entry.plan, rental=rental))).place
+
+    assert place(Rental(machine=LOCAL)) == ""
+    assert place(Rental(machine="a100", backend="slurm")) == "slurm"
+    assert place(Rental(machine="a100")) == "the only backend"
 
 
 def test_a_chain_leaves_its_anchor_in_the_row() -> None:

@@ -116,7 +116,7 @@ def board(
         file: name of the files of a board that is not served.
     """
     nights = _newest_first(models)
-    taken = {(model.name, version) for model in models for version in _taken_back(model.rows)}
+    taken = {(model.name, version) for model in models for version in taken_back(model.rows)}
     only = [row for _, row in nights if not row.is_rollback]
     return render(
         "pages/board.html",
@@ -182,7 +182,8 @@ def _summary(model: Model, *, at: datetime) -> ModelSummary:
     )
 
 
-def _taken_back(rows: Sequence[NightRow]) -> dict[int, int]:
+def taken_back(rows: Sequence[NightRow]) -> dict[int, int]:
+    """Returns the versions of a model that were taken back and did not serve again; rows are newest first."""
     return outcome.taken_back([(*row.release, row.is_rollback) for row in rows if row.release])
 
 

@@ -6,15 +6,18 @@ A month holds the nights of its days, of one model or of all. Quality is the mea
 
 on the same held-out samples, for nights whose records have both. The version it is compared with is the
 chain's anchor; as long as that is the first version of the ledger, it was never retrained, and the difference
-is what all retraining since has gained. Dollars saved by spot are those of the same machine hours at the
-on-demand price of the plan, less what training cost.
+is what all retraining since has gained. A version that was taken back does not count as serving. Dollars
+saved by spot are those of the same machine hours at the on-demand price of the plan, less what training cost,
+of nights that lost no machine and moved to no other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
-from typing import Any
+from typing import Any, Literal
 
+from daybreak.extensions.pages import board
 from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.selection import Query, month_of
 from daybreak.report import links
@@ -22,6 +25,8 @@ from daybreak.report.night_rows import NightRow
 from daybreak.report.templates import render
 
 HERE = "this machine"
+UNPLANNED = "without a plan"
+Ending = Literal["promoted", "taken back", "refused", "held", "failed", "not decided"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +36,13 @@ class Month:
     month: str  # as 2026-11
     model: str  # "": all models
     num_nights: int
-    num_promoted: int
+    # How each night ended, once each.
+    num_promoted: int  # and not taken back
+    num_taken_back: int  # promoted, and rolled back later
     num_refused: int  # by the gate or a person
     num_held: int  # by a person's hold on the recipe
     num_failed: int
+    num_undecided: int  # stopped, without an answer or enough evidence, or nothing was new
     num_late: int
     usd: float
     usd_per_promoted: float | None  # None: none was promoted
@@ -85,6 +93,7 @@ def months(models: Sequence[Model], query: Query) -> Months:
         if query.model in ("", model.name) and month_of(row).startswith(query.month)
     ]
     first = {model.name: _first(model.rows) for model in models}
+    taken = {(model.name, version) for model in models for version in board.taken_back(model.rows)}
     named = {model.name for model, _ in chosen}
     groups: dict[tuple[str, str], list[tuple[str, NightRow]]] = {}
     for model, row in chosen:
@@ -92,7 +101,7 @@ def months(models: Sequence[Model], query: Query) -> Months:
             groups.setdefault((month_of(row), name), []).append((model.name, row))
     ordered = sorted(sorted(groups, key=lambda key: key[1]), key=lambda key: key[0], reverse=True)
     return Months(
-        months=tuple(_month(*key, groups[key], first) for key in ordered),
+        months=tuple(_month(*key, groups[key], first, taken) for key in ordered),
         machines=tuple(_machines([row for _, row in chosen])),
         known=tuple(sorted({month_of(row) for _, row in nights}, reverse=True)),
     )
@@ -121,9 +130,27 @@ def _first(rows: Sequence[NightRow]) -> int:
     return first[0] if first and not first[1] else 0
 
 
-def _month(month: str, model: str, nights: Sequence[tuple[str, NightRow]], first: Mapping[str, int]) -> Month:
+def _ending(row: NightRow, *, is_taken_back: bool) -> Ending:
+    if row.outcome == "promoted":
+        return "taken back" if is_taken_back else "promoted"
+    if row.outcome == "failed":
+        return "failed"
+    if row.is_on_hold:
+        return "held"
+    return "refused" if row.verdict == "rejected" or row.is_declined else "not decided"
+
+
+def _month(
+    month: str,
+    model: str,
+    nights: Sequence[tuple[str, NightRow]],
+    first: Mapping[str, int],
+    taken: Collection[tuple[str, int]],
+) -> Month:
     rows = [row for _, row in nights]
-    promoted = sum(row.outcome == "promoted" for row in rows)
+    gone = {row.commit for name, row in nights if row.release and (name, row.release[0]) in taken}
+    ended = Counter(_ending(row, is_taken_back=row.commit in gone) for row in rows)
+    promoted = ended["promoted"]
     usd = sum(row.usd or 0.0 for row in rows)
     saved = [row.spot_saved_usd for row in rows if row.spot_saved_usd is not None]
     never = [row for name, row in nights if first[name] and row.anchor == first[name]]
@@ -132,35 +159,39 @@ def _month(month: str, model: str, nights: Sequence[tuple[str, NightRow]], first
         model=model,
         num_nights=len(rows),
         num_promoted=promoted,
-        num_refused=sum(row.verdict == "rejected" and not row.is_on_hold for row in rows),
-        num_held=sum(row.is_on_hold for row in rows),
-        num_failed=sum(row.outcome == "failed" for row in rows),
+        num_taken_back=ended["taken back"],
+        num_refused=ended["refused"],
+        num_held=ended["held"],
+        num_failed=ended["failed"],
+        num_undecided=ended["not decided"],
         num_late=sum(row.is_late for row in rows),
         usd=usd,
         usd_per_promoted=usd / promoted if promoted else None,
         # Scores of different models have no mean.
-        over_anchor=_over_anchor(rows) if len({name for name, _ in nights}) == 1 else None,
-        over_first=_over_anchor(never) if len({name for name, _ in nights}) == 1 else None,
-        spot_hours=sum(row.machine_hours or 0.0 for row in rows if row.strategy == "spot"),
+        over_anchor=_over_anchor(rows, gone) if len({name for name, _ in nights}) == 1 else None,
+        over_first=_over_anchor(never, gone) if len({name for name, _ in nights}) == 1 else None,
+        spot_hours=sum(row.spot_hours or 0.0 for row in rows),
         spot_saved_usd=sum(saved) if saved else None,
     )
 
 
-def _over_anchor(rows: Sequence[NightRow]) -> float | None:
-    """Returns the mean difference of what serves and the anchor, over nights that have both scores."""
-    differences = [
-        row.served_score - row.anchor_score
-        for row in rows
-        if row.served_score is not None and row.anchor_score is not None
+def _over_anchor(rows: Sequence[NightRow], gone: Collection[str]) -> float | None:
+    """Returns the mean difference of what serves and the anchor, over nights that have both scores.
+
+    For the commits of nights whose version was taken back, `gone`, the champion of the night counts.
+    """
+    scores = [
+        (row.champion_score if row.commit in gone else row.served_score, row.anchor_score) for row in rows
     ]
+    differences = [score - anchor for score, anchor in scores if score is not None and anchor is not None]
     return sum(differences) / len(differences) if differences else None
 
 
 def _machines(rows: Sequence[NightRow]) -> Iterator[MachineCost]:
     groups: dict[tuple[str, str, str], list[NightRow]] = {}
     for row in rows:
-        if row.machine:
-            groups.setdefault((row.machine, row.place or HERE, row.strategy), []).append(row)
+        key = (row.machine, row.place or HERE, row.strategy) if row.machine else (UNPLANNED, "", "")
+        groups.setdefault(key, []).append(row)
     costs = {key: sum(row.usd or 0.0 for row in group) for key, group in groups.items()}
     whole = sum(costs.values())
     for key in sorted(groups, key=lambda key: -costs[key]):
