@@ -17,7 +17,7 @@ from daybreak.machines.catalog import rented
 from daybreak.planning import planner
 from daybreak.planning.candidates import TrainingTask, candidates
 from daybreak.planning.search import Candidate, PlanLimits, relax
-from daybreak.prediction.costs import predict
+from daybreak.prediction.costs import Estimate, least_extra_s, predict
 from daybreak.prediction.efficiency import Efficiency
 from daybreak.prediction.time_budget import BEFORE_TRAINING
 from tests.planning.jobs import DATASET, night, profile, with_speeds
@@ -35,6 +35,7 @@ class Way:
     usd: float
     seconds: float
     late_s: float  # in which it is done with the confidence asked for
+    estimate: Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +156,7 @@ def _way(
         usd=sum(p.seconds for p in done.parts if p.name != "queue") / 3600 * number * usd_per_hour,
         seconds=rental.max_wait_s + done.expected_s,
         late_s=rental.max_wait_s + done.time_s(limits.confidence),
+        estimate=done,
     )
 
 
@@ -177,10 +179,8 @@ def best(ways: list[Way], objective: str) -> tuple[float, float] | None:
     if objective == "cost":
         return min((way.usd, way.seconds) for way in ways)
     if objective == "time":
-        usd, seconds = min(
-            (way.usd, way.seconds) for way in ways if way.seconds == min(w.seconds for w in ways)
-        )
-        return usd, seconds
+        # Of what is surely slower than nothing else, the cheapest.
+        return min((way.usd, way.seconds) for way in ways if not any(_is_slower(way, o) for o in ways))
     # The knee: of what nothing beats in both, the least dollars times seconds, a cent at least.
     curve = sorted(
         {
@@ -194,6 +194,12 @@ def best(ways: list[Way], objective: str) -> tuple[float, float] | None:
         }
     )
     return min(curve, key=lambda point: max(point[0], 0.01) * point[1])
+
+
+def _is_slower(way: Way, other: Way) -> bool:
+    """Whether the error of both forecasts leaves no doubt that it takes longer, the waits in full."""
+    waits_s = way.rental.max_wait_s - other.rental.max_wait_s
+    return waits_s + least_extra_s(way.estimate, other.estimate) > 0
 
 
 def deadline_of(night: Night) -> float:

@@ -422,7 +422,7 @@ def test_machines_without_a_price_are_listed_and_not_planned():
     assert "no price in us-central1" in refusal(params=PlanParams(machines=("a4-highgpu-8g",)))
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(40))
 def test_the_plan_is_the_one_that_an_exhaustive_search_finds(seed):
     compared = agreement(seed)
     assert compared.equal
@@ -676,3 +676,15 @@ def test_a_class_that_keeps_state_gets_one_worker_and_no_tpu():
     several = PlanParams(machines=("*-8g", "a2-highgpu-8g"))
     with pytest.raises(PlanError, match="does not train on these; name a machine with one GPU, or local"):
         planned(params=several, job=replace(profile(), wants_one_worker=True))
+
+
+def test_more_budget_never_makes_the_plan_for_time_slower():
+    params = PlanParams(
+        machines=("g2-standard-4", "a2-highgpu-1g", "a3-highgpu-1g", "g4-standard-48"),
+        max_machines=8,
+        objective="time",
+        spot=False,
+    )
+    options = {"params": params, "job": profile(step_s=2.5), "hours": 200}
+    times_s = [planned(**options, budget_usd=usd).forecast.expected_s for usd in (6.5, 8, 10, 15, 20, 40)]
+    assert times_s == sorted(times_s, reverse=True)

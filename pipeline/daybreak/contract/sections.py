@@ -289,12 +289,13 @@ class PlanParams(Section):
     """What may be rented, and which plan is best."""
 
     objective: Literal["cost", "time", "knee", "quality"] = "cost"
-    """Which feasible plan to take: the cheapest, the fastest, or the `knee`, where half the time is
-    worth at most twice the dollars. `quality`: the cheapest, on as many more samples as nights have
-    shown to raise the score, within hours and budget."""
+    """Which feasible plan to take: the cheapest (`cost`); the cheapest that is surely slower than no other
+    (`time`); or the `knee`, where half the time is worth at most twice the dollars. `quality`: the
+    cheapest, on as many more samples as nights have shown to raise the score, within hours and budget."""
     usd_per_hour_saved: float | None = Field(None, ge=0)
     """US dollars that being done an hour sooner is worth to `time` and `knee`, which save no hour for more;
-    empty: `time` takes the fastest at any price within the budget."""
+    empty: `time` pays any price within the budget for what is surely faster, and nothing for less than the
+    error of the forecasts."""
     confidence: float = Field(0.99, gt=0, lt=1)
     """Chance of being done within `night.train_hours` that a plan must have. Lower it to accept cheaper,
     riskier plans."""

@@ -6,10 +6,12 @@ another, rented at once, could still be in time and within the budget after the 
 deadline or a larger budget only adds feasible candidates, so neither ever makes the best one worse; and since
 a queued candidate needs another to fall back on, allowing a queue never turns an infeasible night feasible.
 
-The fastest is the cheapest of those that the forecasts cannot tell from the one with the least expected
-time: no dollar is paid for a second that lies within the error of both forecasts together (`least_extra_s`;
-the subset that has the best with a stated chance is that of Gupta 1965). With a price of time the expected
-times decide: what an error adds in one night it takes in another, and dollars stay in proportion to the time.
+The fastest is the cheapest that is surely slower than no other: no dollar is paid for a second that lies
+within the error of both forecasts together (`least_extra_s`; the subset that has the best with a stated
+chance is that of Gupta 1965). A larger budget adds dearer ones, which may show that a cheaper one is slower
+but never that it is not, so it never adds to the expected time; a longer deadline may add a cheaper one
+that is slower in expectation, within the error. With a price of time the expected times decide: what an
+error adds in one night it takes in another, and dollars stay in proportion to the time.
 
 Between the cheapest and the fastest, time has a price. At the knee it is a ratio: dollars times seconds are
 least, so that half the time is worth at most twice the dollars. With `plan.usd_per_hour_saved` it is a rate:
@@ -18,7 +20,8 @@ dollars plus the rate times hours are least, so that no hour is saved for more t
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import takewhile
 from typing import Literal
 
 from daybreak.contract import formats
@@ -227,9 +230,16 @@ def knee(candidates: Iterable[Candidate]) -> Candidate:
 
 
 def fastest(candidates: Iterable[Candidate]) -> Candidate:
-    """Returns the cheapest of the frontier that is not sure to be slower than its fastest."""
-    curve = frontier(candidates)
-    return next(each for each in curve if not is_slower(each, curve[-1]))
+    """Returns the cheapest of the frontier that is surely slower than none of the candidates."""
+    others = sorted(candidates, key=by_time)  # the last of the frontier is never slower than any of them
+    return next(
+        each for each in frontier(others) if not any(map(partial(is_slower, each), _before(each, others)))
+    )
+
+
+def _before(candidate: Candidate, ranked: Iterable[Candidate]) -> Iterable[Candidate]:
+    """Returns those of less expected time, of some ranked by time: no other can be surely faster."""
+    return takewhile(lambda each: each.expected_s < candidate.expected_s, ranked)
 
 
 def is_slower(candidate: Candidate, other: Candidate) -> bool:
@@ -284,7 +294,7 @@ def _apart(candidate: Candidate, best: Candidate, *, limits: PlanLimits, objecti
     if objective == "cost":
         return dollars if candidate.expected_usd > best.expected_usd else hours
     if objective == "time" and rate is None:
-        if saved_s > 0:
+        if saved_s > 0 and not is_slower(best, candidate):
             return f"{dollars}; {formats.duration(saved_s)} sooner is within the error of the forecasts"
         return hours if saved_s < 0 else dollars
     if rate is None or saved_s <= 0:

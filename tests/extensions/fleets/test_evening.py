@@ -230,6 +230,25 @@ def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
     assert ["share" in entries[name] for name in ("shop", "cards")] == [has == "shop", has == "cards"]
 
 
+def test_each_number_of_machines_that_is_faster_is_a_way_to_train(
+    lead: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The division of the evening weighs the dollars, so none is held back as within the error."""
+    write(lead, machines="{a2-highgpu-1g: 4}")
+    folder = lead / "nights" / "one"
+    tonight = records.read(Night, folder / records.RUN)
+    records.write(replace(tonight, budget_usd=400.0), folder / records.RUN)
+    records.write(profile(step_s=0.5), folder / records.RUN)
+    (folder / "params.yaml").write_text(
+        PARAMS.replace("local, g2-standard-4", "a2-highgpu-1g").replace("max_machines: 2", "max_machines: 4")
+    )
+    monkeypatch.setenv("DAYBREAK_HOME", str(lead))
+    monkeypatch.chdir(folder)
+    assert cli.main(["plan"]) == 75
+    ways = json.loads((lead / evening.JOURNAL).read_text())["shop"]["ways"]
+    assert [way["num_machines"] for way in ways] == [1, 2, 3, 4]
+
+
 def test_a_home_that_shares_machines_is_not_planned_without_this_extension(
     lead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,6 +42,7 @@ UNSEEN_S = (
 )
 OVERDUE = 0.05  # share of its time that a job which should be done is expected to take still
 EVENING_S = 20 * HOUR_S  # for which dollars count
+AT_ANY_PRICE_USD = 1e9  # an hour
 Planned = Callable[[Sequence[Machine]], Plan]
 
 
@@ -69,8 +70,9 @@ def plan(
     place = homes.shared(home.folder)
     assert place
     machines = place[2].machines
-    # The share limits the machines, so within it the fastest plan is the one that the division counts on.
-    update = {"objective": "time", "usd_per_hour_saved": None}
+    # The share limits the machines, so within it the plan of least expected time is the one that the division
+    # counts on; without a price of an hour, one that cannot be told from it would do.
+    update = {"objective": "time", "usd_per_hour_saved": AT_ANY_PRICE_USD}
     fastest = params.model_copy(update={"plan": params.plan.model_copy(update=update)})
     offered = ways(
         lambda there: planned(night, fastest, there),
