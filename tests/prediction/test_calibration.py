@@ -228,6 +228,29 @@ def test_nights_on_this_machine_correct_it_too():
     assert hours(LOCAL, ran).expected_s / hours(LOCAL).expected_s == pytest.approx(1.2, rel=0.03)
 
 
+def test_nights_on_a_cpu_leave_the_doubt_between_the_extremes_of_the_roofline_to_the_first_on_the_device():
+    device = machine(device="A100", num_devices=1, flops_per_s=2e14, bandwidth_bytes_per_s=2e12)
+    here = night(1.0, name=LOCAL.name, device=LOCAL.device, here=True, by=by(LOCAL))
+
+    def spread(past):
+        taken = update(
+            PROFILE,
+            device,
+            measured=LOCAL,
+            num_machines=1,
+            batch_size=256,
+            num_workers=1,
+            known=CostCalibration.of(past),
+        )
+        assert taken is not None
+        return max(part.spread for part in taken.parts)
+
+    extremes = math.log(10) / 2 / Z90
+    there = night(1.0, name=device.name, device=device.device, by=by(device))
+    assert spread([here]) > math.hypot(0.5, extremes)
+    assert spread([here, there]) < extremes / 2
+
+
 def test_intervals_widen_by_the_factor_of_the_scorecard():
     plain, wide = hours(LOCAL), hours(LOCAL, widen=2.0)
     assert wide.expected_s == pytest.approx(plain.expected_s)

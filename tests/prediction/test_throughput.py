@@ -157,3 +157,13 @@ def test_a_night_as_expected_narrows_the_next_forecast_and_one_far_off_widens_it
     assert spreads[0] < fit([]).predict(at, HERE)[1][0]
     assert spreads == sorted(spreads)
     assert spreads[2] > 1.1 * spreads[0]
+
+
+def test_quiet_nights_in_one_setting_narrow_only_what_they_have_seen():
+    known = steps(*[((1,), 64)] * 100, noise=0.002)
+    model, first = fit(known), fit(known[:1])
+    there = replace(HERE, name="there", device="B", profiled=False)
+    alone, many = (StepSetting(workers=workers, micro_batch_size=64) for workers in ((1,), (4, 4)))
+    assert model.predict([alone], HERE)[1][0] < 0.7 * first.predict([alone], HERE)[1][0]
+    assert model.predict([alone], there)[1][0] > 0.9 * first.predict([alone], there)[1][0]
+    assert model.predict([many], HERE)[1][0] > 0.9 * first.predict([many], HERE)[1][0]

@@ -239,7 +239,8 @@ def _timed(
         if corrected:
             late = np.exp([each.shift for each in corrections])
             doubt = np.array([each.spread for each in corrections])
-            apart = 0.0
+            # Priors know how rooflines fail between GPUs; how far off one from a CPU is, a night there tells.
+            apart = 0.0 if any(each.device == machine.device for each in known.past) else apart
     passes = np.array([each.num_passes for each in settings], float)
     num_loaders, seconds, spread = _passes(
         profile,
@@ -257,7 +258,8 @@ def _timed(
     summed = _summing(profile, machine, settings, compute_s=seconds.sum(axis=0) / passes, known=known)
     seconds, spread = np.vstack([seconds, summed[0]]), np.vstack([spread, summed[1]])
     if corrected:  # the whole update was measured or is like those, so its parts are as certain
-        seconds, spread = seconds * late, np.broadcast_to(doubt, seconds.shape)
+        seconds, spread = seconds * late, np.tile(doubt, (len(seconds), 1))
+        spread[2] = np.hypot(doubt, apart)
     return Updates(settings=settings, num_loaders=num_loaders, seconds=seconds, spread=spread)
 
 
