@@ -20,6 +20,7 @@ from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from daybreak.contract import disk, records
 from daybreak.contract.errors import PipelineError, ReleaseError, sentence
@@ -36,7 +37,7 @@ from daybreak.rollout import ledger_copy, rot
 from daybreak.rollout.prune import needed_by_ledger
 from daybreak.storage import artifact_files, checkout, dvc_cache, erasures, ledger, snapshots
 from daybreak.storage.home import Home
-from daybreak.storage.mlflow_client import locations, own_run, session
+from daybreak.storage.mlflow_client import locations, session
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint_copies import CheckpointCopies
 
@@ -305,6 +306,8 @@ def _buckets(home: Home, params: Params) -> Iterator[Check]:
 
 def _versions(home: Home, params: Params) -> Iterator[Check]:
     """Repairs the files of versions in MLflow."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
     faults = {int(fault.name): fault for fault in rot.in_versions(home, params)}
     if not faults:
         return
@@ -316,9 +319,11 @@ def _versions(home: Home, params: Params) -> Iterator[Check]:
             own.expect_own(uris[number], run_id=known[number].run_id)
             folder = others.folder(number)
             if others.complete(known[number]):
-                run_id = own_run(home, client, known[number].run_id)
+                # Not by the run: a refit has files of its own there, beside those of the version judged.
                 with artifact_files.told_in_a_sentence(uris[number]):
-                    client.log_artifacts(run_id, str(folder), "model")
+                    store: Any = get_artifact_repository(uris[number])
+                    store.log_artifacts(str(folder))
+                packaging.sync(uris[number])
                 with tempfile.TemporaryDirectory() as again:
                     carried_code.fetch(home, uris[number], known[number], into=Path(again))
                 yield _repaired(fault.where, "DVC's cache, its record and other versions")
