@@ -295,7 +295,7 @@ def test_what_rotted_is_refused_and_not_written_again_as_good(fraud: Path) -> No
             DataError,
             r"is damaged, so that it is not known which rows to erase; .*repair puts it back",
         ),
-        (past, ReleaseError, r"the files of version 1 are not those that the ledger names.*repair puts them"),
+        (past, ReleaseError, r"the files of version 1 are not to be had as.*repair puts them"),
     ):
         flip_a_bit(place)
         with pytest.raises(error, match=sentence):

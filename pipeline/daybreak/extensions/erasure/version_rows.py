@@ -6,7 +6,6 @@ rows stay: the version is named and tagged, and should be replaced.
 """
 
 import json
-import logging
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from daybreak.storage.mlflow_client import locations
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-log = logging.getLogger(__name__)
 
 ERASED = "erased"  # tag of a version that learned from rows which were erased
 EXAMPLE, SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
@@ -59,12 +56,9 @@ def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit:
         known = of_ledger.get(int(version.version))
         location = own.expect_own(str(version.source), run_id=known.run_id if known else "")
         with tempfile.TemporaryDirectory() as scratch:
-            folder = _brought(home, location, known, into=Path(scratch))
-            if folder is None:
-                log.warning("version %s has no files here that could hold rows", version.version)
-                continue
-            number, before = int(version.version), records.digest(folder)
-            is_whole = _is_whole(home, folder, known)
+            number = int(version.version)
+            folder = _brought(home, location, number, known, into=Path(scratch))
+            before, is_whole = records.digest(folder), _is_whole(home, folder, known)
             try:
                 files = {
                     path.relative_to(folder).as_posix(): content
@@ -83,23 +77,22 @@ def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit:
                 yield Changed(number=number, location=location, before=before, after=after, files=files)
 
 
-def _brought(home: Home, location: str, version: Version | None, *, into: Path) -> Path | None:
-    """Returns the folder with the files of a version; None where it has none that can be had.
+def _brought(home: Home, location: str, number: int, version: Version | None, *, into: Path) -> Path:
+    """Returns the folder with the files of a version.
 
-    Raises ReleaseError where a file is larger than the ledger says, or the store does not give it. A version
-    that no night registered is downloaded whole, as the ledger does not name its files.
+    Raises ReleaseError where a file is larger than the ledger says, or the store gives none: its rows would
+    stay, and the erasure would be noted. What the ledger does not name, as of a version that no night
+    registered, is downloaded whole.
     """
-    if version is None:
-        try:
-            return carried_code.download(location, into)
-        except ReleaseError as error:
-            log.warning("%s", error)
-            return None
     try:
+        if version is None or not version.files:
+            return carried_code.download(location, into)
         carried_code.bring(home, location, version, into=into)
     except ReleaseError as error:
-        raise _damaged(version.number, error) from None
-    return into if any(into.iterdir()) else None
+        raise _damaged(number, error) from None
+    if not any(into.iterdir()):
+        raise _damaged(number)
+    return into
 
 
 def _is_whole(home: Home, folder: Path, version: Version | None) -> bool:
@@ -109,7 +102,8 @@ def _is_whole(home: Home, folder: Path, version: Version | None) -> bool:
 
 def _damaged(number: int, error: Exception | None = None) -> ReleaseError:
     return ReleaseError(
-        f"the files of version {number} are not those that the ledger names{f' ({error})' if error else ''}; "
+        f"the files of version {number} are not to be had as they were registered"
+        f"{f' ({error})' if error else ''}; "
         f"daybreak repair puts them back, or delete the version in MLflow; then erase again"
     )
 
