@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -76,6 +76,13 @@ def test_no_note_beside_the_ledger_chooses_the_code_of_a_version(tmp_path: Path)
         carried_code.fetch(Home.here(), str(files), release, into=tmp_path / "into")
     erasures.note(Home.here(), erasure(**{release.files_digest: forged}))  # the ledger may
     assert carried_code.fetch(Home.here(), str(files), release, into=tmp_path / "into")
+
+
+def test_a_version_of_before_the_ledger_named_files_is_not_said_to_be_damaged(tmp_path: Path) -> None:
+    files = Home.here().var / "artifacts" / "version"
+    release = replace(versions(files)[0], files={})
+    with pytest.raises(ReleaseError, match="was registered before the ledger named the files of a version"):
+        carried_code.fetch(Home.here(), str(files), release, into=tmp_path / "into")
 
 
 def test_an_erasure_that_nobody_signed_has_no_effect_where_signatures_are_required(home: Path) -> None:

@@ -117,6 +117,11 @@ def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Pat
     Raises ReleaseError where MLflow names a place that is not the home's, where files are missing, differ
     from the ledger's record, or hold a pickle, which loading would run.
     """
+    if not wanted.files:
+        raise ReleaseError(
+            f"{uri} was registered before the ledger named the files of a version, and none is fetched that "
+            f"it does not name; use the code that registered it, or begin a new home with make setup"
+        )
     bring(home, location := location_of(uri), wanted, into=into)
     if not any(into.iterdir()):
         raise ReleaseError(
