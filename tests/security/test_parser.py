@@ -1,6 +1,8 @@
 """Whoever delivers files takes no memory, and sees no secret, by what reads them. Real processes."""
 
+import contextlib
 import gzip
+import io
 import json
 import os
 import signal
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract.code_path import PASSED_ON
-from daybreak.contract.errors import DataError
-from daybreak.data.parser import PARSER
+from daybreak.contract.errors import JobError
+from daybreak.data.parser import HEAD_OF_PACKED, PARSER
 from daybreak.data.parser_process import ROOM_BYTES
 from daybreak.data.source import Files
 
@@ -212,13 +215,89 @@ def test_a_stage_that_is_stopped_leaves_no_process_that_reads(
         time.sleep(0.01)
 
 
-def test_after_a_file_that_ended_the_process_the_next_one_is_read(tmp_path: Path) -> None:
-    for name in ("one.csv", "two.csv"):
-        (tmp_path / name).write_text("time,amount\n2025-01-31,1\n")
-    reader = Files(str(tmp_path / "*.csv")).reader
-    reader.read(str(tmp_path / "one.csv"))
+def test_a_process_that_was_ended_between_two_files_is_started_again(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("time,amount\n2025-01-31,1\n")
+    reader = Files(str(tmp_path / "rows.csv")).reader
+    reader.read(str(tmp_path / "rows.csv"))
     assert PARSER.pid
     os.kill(PARSER.pid, signal.SIGKILL)
-    with pytest.raises(DataError, match="the process that reads it ended by SIGKILL; look who made it"):
-        reader.read(str(tmp_path / "one.csv"))
-    assert len(reader.read(str(tmp_path / "two.csv"))) == 1
+    assert len(reader.read(str(tmp_path / "rows.csv"))) == 1
+
+
+def test_a_process_that_does_not_start_is_no_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.csv").write_text("time,amount\n2025-01-31,1\n")
+    PARSER.close()
+    for program, why in (("/bin/false", "it ended with exit status 1"), ("/no/python", "No such file")):
+        monkeypatch.setattr(sys, "executable", program)
+        with pytest.raises(JobError, match=why):
+            Files(str(tmp_path / "rows.csv")).reader.read(str(tmp_path / "rows.csv"))
+    assert not PARSER.pid
+
+
+def test_a_process_that_is_killed_while_it_reads_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    PARSER.close()
+    (tmp_path / "rows.csv").write_text("time,amount\n2025-01-31,1\n")
+    Files(str(tmp_path / "rows.csv")).reader.read(str(tmp_path / "rows.csv"))
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # has no bytes and no end
+    how: dict[str, Any] = {"delimiter": ",", "encoding": "utf8", "kept": ()}
+    with ThreadPoolExecutor() as pool, os.fdopen(pipe, "rb") as file:
+        read = pool.submit(PARSER.rows, file, path="r.csv", origin="r.csv", max_bytes=10**9, **how)
+        while f"/{tmp_path.name}/pipe" not in open_files(PARSER.pid):
+            time.sleep(0.01)
+        while "\nState:\tS" not in Path(f"/proc/{PARSER.pid}/status").read_text():
+            time.sleep(0.01)
+        assert PARSER.pid
+        os.kill(PARSER.pid, signal.SIGKILL)
+        with pytest.raises(JobError, match=r"r\.csv was not read, .* was ended by SIGKILL"):
+            read.result(60)
+
+
+def open_files(pid: int | None) -> str:
+    """The paths that a process has open."""
+    paths = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            paths.append(str(each.readlink()))
+    return " ".join(paths)
+
+
+LIMITED_TO = """
+import resource, sys
+from daybreak.data.source import Files
+reader = Files(sys.argv[1]).reader
+resource.setrlimit(getattr(resource, sys.argv[2]), (int(sys.argv[3]),) * 2)
+print(sum(len(rows) for rows in [reader.read(sys.argv[1]) for _ in range(int(sys.argv[4]))]))
+"""
+
+
+def limited_to(folder: Path, path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Reads a file as a process with a limit."""
+    command = [sys.executable, "-c", LIMITED_TO, str(path), *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_rows_of_many_files_take_no_open_file_each(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("time,amount\n2025-01-31,1\n")
+    done = limited_to(tmp_path, tmp_path / "rows.csv", "RLIMIT_NOFILE", "40", "100")
+    assert done.stdout == "100\n", done.stderr
+
+
+@pytest.mark.slow
+def test_rows_that_find_no_room_on_the_disk_are_no_fault_of_the_file(tmp_path: Path) -> None:
+    full(tmp_path / "rows.csv", "2025-01-31 10:00:00,12.5\n")
+    (tmp_path / "data").mkdir()
+    done = limited_to(tmp_path, tmp_path / "rows.csv", "RLIMIT_FSIZE", "1000000", "1")
+    assert "JobError" in done.stderr
+    assert "its rows cannot be written to data: File too large; see" in done.stderr
+
+
+def test_the_head_of_a_remote_file_is_read_without_the_rest() -> None:
+    rows, enough = b"2025-01-31,12.5\n" * 1_000_000, 1 << 18
+    for name, data in (("rows.csv", rows), ("rows.csv.gz", gzip.compress(rows, 0))):
+        stream = io.BytesIO(data)
+        assert PARSER.head(stream, path=name, max_bytes=10**9, num_bytes=enough) == rows[:enough]
+        assert stream.tell() <= HEAD_OF_PACKED < len(data)

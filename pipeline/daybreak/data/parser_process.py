@@ -13,6 +13,7 @@ which it grew by more than that term, so that the next file does not have its me
 """
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -39,6 +40,7 @@ BLOCK = 1 << 20
 LIMITED = sys.platform == "linux"  # others have the limit, and do not keep to it
 OUT_OF_MEMORY = 500  # added to the badness of the process, of 1000
 MOST_TEXT = 2000  # characters of an error
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # which only writing meets
 
 
 class TooLarge(Exception):
@@ -123,9 +125,12 @@ def main(number: int) -> None:
             _, files, *_ = socket.recv_fds(other, 1, 2)
             if len(files) != 2:
                 return
-            with os.fdopen(files[0], "rb") as delivered, os.fdopen(files[1], "wb") as rows:
+            with os.fdopen(files[0], "rb") as delivered:
+                rows = os.fdopen(files[1], "wb")
                 request = json.loads(requests.readline())
                 reply = _done(other, delivered, rows, request)
+                with contextlib.suppress(OSError):  # of what could not be written, which the reply says
+                    rows.close()
             resource.setrlimit(resource.RLIMIT_DATA, before)
             _send(other, {**reply, "ends": _used_bytes() > used + ROOM_BYTES})
 
@@ -150,12 +155,18 @@ def _done(
         if head := request.pop("head", 0):
             with file_formats.unpacked(delivered, request["path"]) as file:
                 rows.write(file.read(head))
+            rows.flush()
         else:
             parse(delivered, rows, limit=limit, **request)
     except MemoryError:
         return {"error": "", "kind": "memory"}
     except TooLarge:
         return {"error": "", "kind": "large"}
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            return {"error": "", "kind": "memory"}
+        kind = "room" if error.errno in NO_ROOM else "system" if error.errno else ""
+        return {"error": (str(error) or type(error).__name__)[:MOST_TEXT], "kind": kind, "errno": error.errno}
     except Exception as error:  # noqa: BLE001 the caller is sent whatever the readers raise
         kind = "invalid" if isinstance(error, pa.ArrowInvalid) else ""
         return {"error": (str(error) or type(error).__name__)[:MOST_TEXT], "kind": kind}
