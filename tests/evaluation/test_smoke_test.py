@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from daybreak.contract import params, records
+from daybreak.contract.errors import JobError
 from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import Champion, Evaluation, Night, Version
 from daybreak.contract.sections import ReleaseParams, SmokeTestParams
@@ -135,6 +136,15 @@ def test_nothing_is_tried_where_nothing_is_asked_for() -> None:
     assert smoke_test(Home.here(), version, None, np.ones(3), SmokeTestParams(samples=0)) == ()
     (check,) = smoke_test(Home.here(), version, None, None, ASKED)
     assert not check.ok
+
+
+def test_a_store_that_does_not_answer_rejects_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    version = Version(name="m", number=1, night="n", data_digest="d", model_digest="d", run_id="r")
+    with pytest.raises(JobError, match="is missing; bring it back from a backup"):
+        smoke_test(Home.here(), version, None, np.ones(3), ASKED)
 
 
 GOOD = {"start_cpu_s": 1.0, "scores": [0.5, 0.25], "p50_s": 0.01, "p99_s": 0.02, "memory_bytes": 10**8}

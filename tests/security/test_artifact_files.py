@@ -7,8 +7,9 @@ from typing import Any
 
 import fsspec.registry  # noqa: F401 which keeps what was imported
 import pytest
+import requests
 
-from daybreak.contract.errors import ReleaseError
+from daybreak.contract.errors import JobError, PipelineError, ReleaseError
 from daybreak.storage import artifact_files
 from tests import s3_storage
 from tests.loopback import Quiet, served
@@ -23,7 +24,8 @@ class Keeper(Quiet):
 
     asked: list[str]
     status = 200
-    to = ""
+    to = packed = ""
+    length = HUGE
     num_sent = 0
 
     def do_GET(self) -> None:
@@ -32,9 +34,11 @@ class Keeper(Quiet):
         self.send_response(self.status)
         if self.to:
             self.send_header("Location", self.to)
+        if self.packed:
+            self.send_header("Content-Encoding", self.packed)
         self.send_header("Content-Length", str(HUGE))
         self.end_headers()
-        while type(self).num_sent < HUGE:
+        while type(self).num_sent < self.length:
             try:
                 self.wfile.write(b"x" * (1 << 20))
             except OSError:
@@ -72,7 +76,7 @@ def test_a_server_that_redirects_has_nobody_asked_there(keeper: type[Keeper], tm
     elsewhere = type("Elsewhere", (Keeper,), {"asked": []})
     with served(elsewhere) as other, served(keeper) as address:
         keeper.status, keeper.to = 302, f"http://{other}/"
-        with pytest.raises(ReleaseError, match=r"answers 302 Found when asked for MLmodel of .*; look at"):
+        with pytest.raises(ReleaseError, match=rf"answers 302 Found .*leads to http://{other}/.*; put that"):
             artifact_files.fetch(PLACE, {"MLmodel": 9}, into=tmp_path, server=f"http://{address}")
     assert elsewhere.asked == []
 
@@ -89,12 +93,31 @@ def test_a_file_that_a_server_does_not_have_is_left_out(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_fails_is_told_of_in_a_sentence(keeper: type[Keeper], tmp_path: Path) -> None:
-    keeper.status = 500
+@pytest.mark.parametrize(
+    ("status", "error"), [(429, JobError), (500, JobError), (503, JobError), (403, ReleaseError)]
+)
+def test_a_server_that_fails_is_told_of_in_a_sentence_and_may_be_asked_again(
+    keeper: type[Keeper], tmp_path: Path, status: int, error: type[PipelineError]
+) -> None:
+    keeper.status = status
     with (
         served(keeper) as address,
-        pytest.raises(ReleaseError, match=r"answers 500 Internal Server Error when asked for MLmodel of"),
+        pytest.raises(error, match=rf"answers {status} .* when asked for MLmodel of mlflow-art.*; look at"),
     ):
+        artifact_files.fetch(PLACE, {"MLmodel": 9}, into=tmp_path, server=f"http://{address}")
+
+
+def test_an_answer_that_is_cut_off_says_nothing_of_the_file(keeper: type[Keeper], tmp_path: Path) -> None:
+    keeper.length = 1 << 20
+    with served(keeper) as address, pytest.raises(JobError, match=r"cannot be reached: .*; run this again"):
+        artifact_files.fetch(PLACE, {"MLmodel": HUGE}, into=tmp_path, server=f"http://{address}")
+
+
+def test_an_answer_that_a_proxy_packed_is_not_taken_for_the_file(
+    keeper: type[Keeper], tmp_path: Path
+) -> None:
+    keeper.packed, keeper.length = "gzip", 1 << 20
+    with served(keeper) as address, pytest.raises(ReleaseError, match=r"packed as gzip, .*; turn that off"):
         artifact_files.fetch(PLACE, {"MLmodel": 9}, into=tmp_path, server=f"http://{address}")
 
 
@@ -143,7 +166,7 @@ def _without_service(patch: pytest.MonkeyPatch) -> None:
 
 UNREACHABLE: list[tuple[str, Callable[[Any], None], str]] = [
     ("s3://bucket/of-nobody", _without_s3, r"cannot be reached from here: s3fs is not installed; pip inst"),
-    ("s3://bucket/of-somebody", _without_service, r"cannot be reached: .*restore MLflow's artifacts$"),
+    ("s3://bucket/of-somebody", _without_service, r"cannot be reached: .*; run this again once"),
     (
         "dbfs-of-others://x/y",
         lambda _: None,
@@ -161,6 +184,24 @@ def test_an_error_of_a_store_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prepare(monkeypatch)
-    with pytest.raises(ReleaseError, match=said) as refused:
+    with pytest.raises(PipelineError, match=said) as refused:
         artifact_files.fetch(place, {"MLmodel": 7}, into=tmp_path, server=FILE)
     assert "\n" not in str(refused.value)
+
+
+def test_a_store_that_takes_nothing_is_not_told_to_be_restored() -> None:
+    answer = requests.Response()
+    answer.status_code = 413
+    with (
+        pytest.raises(ReleaseError, match=r"cannot be changed: .*413.*; mend that, then run this again"),
+        artifact_files.told_in_a_sentence(PLACE, writes=True),
+    ):
+        raise requests.HTTPError("413 Client Error: too large", response=answer)
+
+
+def test_an_account_that_is_refused_is_left_to_the_session() -> None:
+    with (
+        pytest.raises(requests.HTTPError, match="401"),
+        artifact_files.told_in_a_sentence(PLACE, writes=True),
+    ):
+        raise requests.HTTPError("401 Client Error: UNAUTHORIZED for url: x")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract import records
-from daybreak.contract.errors import PipelineError, without_password
+from daybreak.contract.errors import PipelineError, ReleaseError, without_password
 from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import Champion, Release, Version
 from daybreak.contract.sections import SmokeTestParams
@@ -51,8 +51,8 @@ def smoke_test(
 ) -> tuple[Check, ...]:
     """Returns the checks of the version; none where `smoke_test.samples` is 0.
 
-    A version that failed by its speed alone is tested once more. Every failure is a check that says so, never
-    an exception.
+    A version that failed by its speed alone is tested once more. What is wrong with it is a check that says
+    so. Raises JobError where MLflow does not answer, which says nothing of the version.
 
     Args:
         home: whose nights these are.
@@ -174,7 +174,7 @@ def _measured(
             rows=rows,
             scored=scored,
         )
-    except PipelineError as error:
+    except ReleaseError as error:
         return {"error": str(error)}
     except NoAnswer as error:
         return {"error": f"{uri} does not load: {without_password(str(error))}"}

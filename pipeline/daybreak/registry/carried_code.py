@@ -156,7 +156,8 @@ def bring(home: Home, location: str, wanted: Release | Version, *, into: Path) -
 def location_of(uri: str) -> str:
     """Returns where MLflow's database says that the files of a model are.
 
-    Raises ReleaseError where it does not know the model.
+    Raises ReleaseError where it does not know the model, and what the session tells of where it does not
+    answer.
     """
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.models_artifact_repo import ModelsArtifactRepository
@@ -169,6 +170,8 @@ def location_of(uri: str) -> str:
             uri = str(RunsArtifactRepository.get_underlying_uri(uri))
         return uri
     except MlflowException as error:
+        if mlflow_client.is_of_server(error):
+            raise
         message = without_password(" ".join(str(error).split()))[:200]
         raise ReleaseError(f"{uri} is not to be had: {message}; look at it in MLflow") from None
 

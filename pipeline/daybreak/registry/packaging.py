@@ -111,7 +111,7 @@ def log_model(
         files_digest, mlmodel = records.digest(folder), (folder / DESCRIPTION).read_text()
         files = artifact_files.sizes(folder)
         source = f"{client.get_run(run_id).info.artifact_uri}/{to}"
-        with artifact_files.told_in_a_sentence(source):
+        with artifact_files.told_in_a_sentence(source, writes=True):
             client.log_artifacts(run_id, str(folder), to)
     sync(source)
     return Logged(source=source, files_digest=files_digest, files=files, mlmodel=mlmodel)
@@ -276,7 +276,7 @@ def log_records(
         metrics=[Metric(key(name), value, stamp, 0) for name, value in metrics.items()],
         params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in logged],
     )
-    with artifact_files.told_in_a_sentence(f"the place of artifacts of run {run_id}"):
+    with artifact_files.told_in_a_sentence(f"the place of artifacts of run {run_id}", writes=True):
         for path in sorted(home.records.glob("*.json")):
             client.log_artifact(run_id, str(path), "records")
 

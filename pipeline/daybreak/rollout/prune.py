@@ -214,7 +214,7 @@ def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool
             if found is None or aliases.PRUNED in found.tags:
                 continue
             location = known.expect_own(str(found.source), run_id=version.run_id)
-            with artifact_files.told_in_a_sentence(location):
+            with artifact_files.told_in_a_sentence(location, writes=True):
                 files: Any = get_artifact_repository(location)
                 num, num_bytes = num + 1, num_bytes + _stored(files)
                 if not dry_run:

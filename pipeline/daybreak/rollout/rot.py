@@ -17,7 +17,7 @@ from pathlib import Path
 
 from daybreak.contract import records
 from daybreak.contract.backend import Backend
-from daybreak.contract.errors import DataError, PipelineError, sentence
+from daybreak.contract.errors import DataError, JobError, PipelineError, sentence
 from daybreak.contract.sections import Params
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry import aliases, carried_code
@@ -182,6 +182,8 @@ def in_versions(home: Home, params: Params) -> Iterator[DamagedBytes]:
             with tempfile.TemporaryDirectory() as scratch:
                 try:
                     carried_code.fetch(home, str(registered.source), version, into=Path(scratch))
+                except JobError:  # the store fails, which says nothing of its files
+                    raise
                 except (PipelineError, OSError) as error:
                     yield DamagedBytes(
                         where=f"version {version.number}: {sentence(error)}", name=str(version.number)

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote, urlsplit
 
 from daybreak.contract import disk, extras
-from daybreak.contract.errors import PipelineError, ReleaseError, sentence, without_password
+from daybreak.contract.errors import (
+    JobError,
+    PipelineError,
+    ReleaseError,
+    is_unreachable,
+    sentence,
+    without_password,
+)
 from daybreak.storage import bucket, mlflow_client
 from daybreak.storage.locations import OF_HTTP, SCHEME, SQLITE, beside, folder_of
 
@@ -22,6 +29,20 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20  # bytes
 REWRITTEN = 1 << 16  # bytes that a small file may have more after an erasure
+# Statuses and errors of clients that say nothing of the files: asked again, the store may give them.
+PASSING = (408, 429)  # and all from 500 on
+OF_CONNECTIONS = {
+    "ChunkedEncodingError",
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ConnectionError",
+    "HTTPClientError",
+    "IncompleteRead",
+    "MaxRetryError",
+    "ProtocolError",
+    "Timeout",
+    "TimeoutError",
+}
 
 
 def sizes(folder: Path) -> dict[str, int]:
@@ -35,7 +56,8 @@ def fetch(
 ) -> None:
     """Fetches those of the files that are there.
 
-    Raises ReleaseError where a file is larger than it may be, or a link, or where the store gives none.
+    Raises ReleaseError where a file is larger than it may be, or a link, or where the store gives none, and
+    JobError where the store fails.
 
     Args:
         location: of a version, which has been looked at (`storage/locations.py`).
@@ -117,11 +139,22 @@ def _opened_at_server(
         # Of a bucket's file that is missing, MLflow says 500, as of all that is wrong with the bucket.
         if answer.status_code == 404 or (is_erased and answer.status_code == 500):
             raise FileNotFoundError(name)
-        if answer.status_code != 200:
+        asked, file = f"MLflow at {without_password(server)}", f"{name} of {without_password(location)}"
+        said = f"{asked} answers {answer.status_code} {answer.reason} when asked for {file}"
+        if _is_passing(answer.status_code):
+            raise JobError(f"{said}; look at its log, and whether the file is there, then run this again")
+        if answer.is_redirect:
+            to = without_password(answer.headers["Location"])[:200]
             raise ReleaseError(
-                f"MLflow at {without_password(server)} answers {answer.status_code} {answer.reason} when "
-                f"asked for {name} of {without_password(location)}; look at its log, and whether this "
-                f"account may read there"
+                f"{said}, and leads to {to}, where nothing is asked; put that host into "
+                f"register.tracking_uri, if it is yours"
+            )
+        if answer.status_code != 200:
+            raise ReleaseError(f"{said}; look at its log, and whether this account may read there")
+        if (packed := answer.headers.get("Content-Encoding", "identity")) != "identity":
+            raise ReleaseError(
+                f"{asked} sends {file} packed as {packed}, which was not asked for; turn that off for "
+                f"/api/2.0/mlflow-artifacts/ in the proxy before it"
             )
         yield answer.raw
 
@@ -140,8 +173,8 @@ def _opened_in_bucket(url: str) -> "Iterator[SupportsRead[bytes]]":
 
 
 @contextmanager
-def told_in_a_sentence(location: str) -> Iterator[None]:
-    """Turns an error of the store at a location into a ReleaseError of one sentence.
+def told_in_a_sentence(location: str, *, writes: bool = False) -> Iterator[None]:
+    """Turns an error of the store at a location into a ReleaseError of one sentence; JobError if it may pass.
 
     Raised unchanged is what is of a disk of this machine, and what the session of MLflow tells of: that its
     server does not answer, or refuses the account.
@@ -157,4 +190,25 @@ def told_in_a_sentence(location: str) -> Iterator[None]:
         if lacks := extras.missing(error):
             raise ReleaseError(f"{where} cannot be reached from here: {lacks}") from None
         message = " ".join(sentence(error).split())[:200]
+        if _is_of_connection(error):
+            raise JobError(f"{where} cannot be reached: {message}; run this again once it answers") from None
+        if writes:
+            raise ReleaseError(
+                f"{where} cannot be changed: {message}; mend that, then run this again"
+            ) from None
         raise ReleaseError(f"{where} cannot be reached: {message}; restore MLflow's artifacts") from None
+
+
+def _is_passing(status: object) -> bool:
+    return isinstance(status, int) and (status in PASSING or status >= 500)
+
+
+def _is_of_connection(error: Exception) -> bool:
+    """Returns whether a store did not answer, or not in full; clients of buckets have errors of their own."""
+    names = {one.__name__ for one in type(error).__mro__}
+    statuses = [getattr(error, "code", None)]
+    for one in (error, error.__cause__):  # s3fs raises errors of the system from those of botocore
+        answer = getattr(one, "response", None)
+        said = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+        statuses += [getattr(answer, "status_code", None), said.get("HTTPStatusCode")]
+    return is_unreachable(error) or any(map(_is_passing, statuses)) or bool(names & OF_CONNECTIONS)

@@ -320,7 +320,7 @@ def _versions(home: Home, params: Params) -> Iterator[Check]:
             folder = others.folder(number)
             if others.complete(known[number]):
                 # Not by the run: a refit has files of its own there, beside those of the version judged.
-                with artifact_files.told_in_a_sentence(uris[number]):
+                with artifact_files.told_in_a_sentence(uris[number], writes=True):
                     store: Any = get_artifact_repository(uris[number])
                     store.log_artifacts(str(folder))
                 packaging.sync(uris[number])

@@ -112,7 +112,7 @@ def replace(change: Changed) -> None:
     """Replaces the files of a version by those without the rows."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    with artifact_files.told_in_a_sentence(change.location):
+    with artifact_files.told_in_a_sentence(change.location, writes=True):
         store: Any = get_artifact_repository(change.location)
         for path, content in change.files.items():
             with tempfile.TemporaryDirectory() as scratch:
