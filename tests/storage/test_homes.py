@@ -56,6 +56,19 @@ def test_members_keep_their_versions_in_one_mlflow_each_in_an_experiment_of_its_
     assert (made["shop"] / "var" / "artifacts" / runs["cards"] / "artifacts" / "reason.txt").exists()
 
 
+def test_members_know_the_places_of_artifacts_that_are_named_where_their_mlflow_is(
+    made: dict[str, Path],
+) -> None:
+    homes.join(made["shop"])
+    for name, places in (("shop", "[s3://team/mlflow]"), ("cards", "[s3://cards/old]")):
+        text = (made[name] / "params.yaml").read_text()
+        (made[name] / "params.yaml").write_text(
+            text.replace(f"name: {name}}}", f"name: {name}, artifacts: {places}}}")
+        )
+    assert mlflow_client.locations(Home(made["cards"])).roots[1:] == ("s3://cards/old", "s3://team/mlflow")
+    assert mlflow_client.locations(Home(made["shop"])).roots[1:] == ("s3://team/mlflow",)
+
+
 def test_homes_that_share_an_experiment_have_runs_of_their_own_also_from_jobs_on_other_machines(
     made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,10 +87,18 @@ def team_tags(home: Home) -> dict[str, str]:
 
 def locations(home: Home) -> Locations:
     """Returns the locations of artifacts that are this home's own."""
-    named = (os.environ.get("MLFLOW_ARTIFACTS_DESTINATION", ""), *_registered(home).artifacts)
+    named = (os.environ.get("MLFLOW_ARTIFACTS_DESTINATION", ""), *_places(home))
     return Locations(
         server=tracking_uri(home), roots=(str(home.var / "artifacts"), *(root for root in named if root))
     )
+
+
+def _places(home: Home) -> tuple[str, ...]:
+    """Returns the places that a person named; a member has those of the home whose MLflow it shares."""
+    registered, member = _registered(home), checkout.membership(home.folder)
+    if registered.tracking_uri or member is None or member.own_registry:
+        return registered.artifacts
+    return (*registered.artifacts, *_places(Home(Path(member.lead))))
 
 
 def experiment_name(home: Home) -> str:
@@ -405,8 +413,11 @@ def _is_unreachable(error: Any) -> bool:
 
 def is_of_server(error: BaseException) -> bool:
     """Returns whether the server did not answer MLflow's client, or refuses the account."""
+    import requests
     from mlflow.exceptions import MlflowException
 
+    if isinstance(error, requests.HTTPError):  # of a server that keeps artifacts
+        return is_refused(error)
     return isinstance(error, MlflowException) and (_is_unreachable(error) or is_refused(error))
 
 
