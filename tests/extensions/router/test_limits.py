@@ -41,6 +41,7 @@ def test_only_the_newest_clients_are_remembered() -> None:
 
 def test_addresses_of_one_host_are_one() -> None:
     assert address_of("2001:db8::5:7") == address_of("2001:db8::1") == "2001:db8::/64"
+    assert address_of("64:ff9b::c000:207") == "192.0.2.7" != address_of("64:ff9b::c000:208")
     assert address_of("::ffff:192.0.2.7") == address_of("192.0.2.7") == "192.0.2.7"
     assert address_of("x" * 200) == "x" * 100
 

@@ -2,9 +2,9 @@
 
 This is plain ASGI around the app, since it handles every request. A token bucket per client holds one
 second's requests and refills at that rate; the buckets of the most recent clients are kept. An IPv6 address
-stands for its /64, since a single host has that many. The buckets are asked before anything else is done.
-/health and /metrics have buckets of their own, so that monitoring goes on beside a client that sends too
-much; /health needs no token, so that monitoring works without one.
+stands for its /64, since a single host has that many, or for the IPv4 address that it carries. The buckets
+are asked before anything else is done. /health and /metrics have buckets of their own, so that monitoring
+goes on beside a client that sends too much; /health needs no token, so that monitoring works without one.
 """
 
 import base64
@@ -14,7 +14,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 MAX_CLIENTS = 10_000
+NAT64 = IPv6Network("64:ff9b::/96")  # the IPv4 Internet in networks of IPv6 alone (RFC 6052)
 MONITORED = ("/health", "/metrics")
 
 
@@ -44,6 +45,8 @@ def address_of(host: str) -> str:
         return str(address)
     if address.ipv4_mapped:
         return str(address.ipv4_mapped)
+    if address in NAT64:
+        return str(IPv4Address(int(address) & 0xFFFFFFFF))
     return str(ip_network((int(address) >> 64 << 64, 64)))
 
 
