@@ -1,6 +1,8 @@
 """A real router in front of a real registry, whose versions predict rows."""
 
 import asyncio
+import json
+import re
 import shutil
 import weakref
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ import torch
 
 from daybreak.contract.workload import read_state
 from daybreak.extensions.router import answers
-from daybreak.extensions.router.answers import AT_ONCE, MAX_WAITING, Predictor
+from daybreak.extensions.router.answers import AT_ONCE, Predictor
 from daybreak.extensions.router.settings import RouterParams
 from daybreak.extensions.vertex.vertex_app import Loaded, VertexReplies
 from daybreak.registry.host import NoAnswer
@@ -169,6 +171,7 @@ def test_rows_for_a_version_that_hangs_are_dropped_with_their_requests(
     home_of_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_in(home_of_rows, monkeypatch)
+    monkeypatch.setattr(answers, "MAX_WAITING_BYTES", 100 * len(json.dumps([ROW])))
     case = case_of(files_of_version(home_of_rows, 1), None)
     with VersionProcess(1, case, answer_s=300) as process:
         version = Predictor(1, process=process)
@@ -182,7 +185,7 @@ def test_rows_for_a_version_that_hangs_are_dropped_with_their_requests(
             return "answered"
 
         async def outcomes() -> list[str]:
-            return await asyncio.gather(*(outcome() for _ in range(MAX_WAITING + 10)))
+            return await asyncio.gather(*(outcome() for _ in range(110)))
 
         async def asked() -> list[str]:
             first = psutil.Process(process.pid)
@@ -198,20 +201,25 @@ def test_rows_for_a_version_that_hangs_are_dropped_with_their_requests(
             return [*seen, await outcome()]
 
         *seen, last = asyncio.run(asked())
-    assert seen == ["TimeoutError"] * (MAX_WAITING + AT_ONCE) + ["Busy"] * (10 - AT_ONCE)
+    assert seen == ["TimeoutError"] * (100 + AT_ONCE) + ["Busy"] * (10 - AT_ONCE)
     assert last == "answered"
 
 
-def test_more_requests_than_may_wait_for_a_version_are_told_so(
+def test_more_rows_than_may_wait_for_a_version_are_told_so_and_are_no_error_of_the_version(
     home_of_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_in(home_of_rows, monkeypatch)
-    monkeypatch.setattr(answers, "MAX_WAITING", 0)
+    monkeypatch.setattr(answers, "MAX_WAITING_BYTES", 0)
+    monkeypatch.setattr(answers, "AT_ONCE", 0)
     with running(home_of_rows) as router:
+        before = list(router.log.exposures.of(""))
         assert router.post("predict", {"rows": [ROW]}) == (
             503,
-            {"error": "version 1 does not answer: 0 requests wait for it; send it again"},
+            {"error": "version 1 is not asked: 0 MB of rows wait for it; send it again"},
         )
+        counted = router.get("metrics").text
+        assert re.search(r'daybreak_errors_total\{arm="champion",model="[^"]*"\} 1\.0', counted)
+    assert list(router.log.exposures.of("")) == before
 
 
 def test_a_version_has_predicted_its_example_before_anybody_asks(

@@ -2,7 +2,7 @@
 
 An answer to a user depends on nothing but model and arrays (daybreak/contract/workload.py), so it is kept
 until either changes: a returning user costs one look into a dict. The answers of the most recent users are
-kept, predictions for rows are not: of their requests MAX_WAITING wait, each for as long as its client does.
+kept, predictions for rows are not: MAX_WAITING_BYTES of rows wait, each for as long as its client does.
 The version runs in a separate process
 (daybreak/serving/version_process.py), and its replies are checked, since their form is not trusted.
 """
@@ -24,7 +24,7 @@ from daybreak.serving.version_process import VersionProcess
 log = logging.getLogger(__name__)
 
 MAX_KEPT = 100_000  # characters of an answer's predictions that the log keeps
-MAX_WAITING = 64  # requests for rows that wait for a version
+MAX_WAITING_BYTES = 64_000_000  # of rows, as JSON, that wait for a version
 AT_ONCE = 2  # requests in the version's thread: one that computes, and the next one
 
 Predictions = tuple[str, str | None]
@@ -107,7 +107,7 @@ def texts(values: Any) -> list[str]:
 
 
 class Busy(NoAnswer):
-    """As many requests as may wait for the version already do."""
+    """As many rows as may wait for the version already do; it was not asked."""
 
 
 class Predictor:
@@ -120,20 +120,21 @@ class Predictor:
         self._judged = frozenset(texts(process.about.get("judged")))
         self.unit = str(process.about.get("unit"))  # column of the table; "": each request is a unit
         self.zone = str(process.about.get("zone"))  # in which a day begins
-        self._turns, self._num_waiting = asyncio.Semaphore(AT_ONCE), 0
+        self._turns, self._num_bytes_waiting = asyncio.Semaphore(AT_ONCE), 0
 
     async def in_turn(self, rows: Sequence[Any]) -> Predictions:
         """Returns the predictions for the rows as `of` does, from an event loop; Busy if too many wait.
 
         Rows wait here and not in the queue of the version's thread, which keeps them after a timeout.
         """
-        if self._num_waiting >= MAX_WAITING:
-            raise Busy(f"{MAX_WAITING} requests wait for it")
-        self._num_waiting += 1
+        num_bytes = len(json.dumps(rows)) if self._turns.locked() else 0
+        if self._num_bytes_waiting + num_bytes > MAX_WAITING_BYTES:
+            raise Busy(f"{self._num_bytes_waiting / 1e6:.0f} MB of rows wait for it")
+        self._num_bytes_waiting += num_bytes
         try:
             await self._turns.acquire()
         finally:
-            self._num_waiting -= 1
+            self._num_bytes_waiting -= num_bytes
         computed = asyncio.get_running_loop().run_in_executor(self.process.thread, self.of, rows)
         computed.add_done_callback(self._end_turn)
         return await asyncio.shield(computed)  # the turn goes on until the thread is free

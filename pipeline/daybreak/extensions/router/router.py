@@ -268,8 +268,13 @@ class Router:
             raise HTTPException(422, str(refused)) from None
         except TimeoutError:
             error = f"no answer within {self._params.timeout_s:g} s"
-        except Busy as busy:
-            error = str(busy)
+        except Busy as busy:  # says nothing of the version, so that no exposure does
+            metrics = self._metrics.arms[drawn.arm]
+            metrics.requests.inc()
+            metrics.errors.inc()
+            raise HTTPException(
+                503, f"version {answers.version} is not asked: {busy}; send it again"
+            ) from None
         except NoAnswer as failed:  # the version's fault, not the router's
             log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
             error = str(failed)

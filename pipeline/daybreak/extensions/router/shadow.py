@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from daybreak.contract.errors import DataError
-from daybreak.extensions.router.answers import Answers, Predictor
+from daybreak.extensions.router.answers import Answers, Busy, Predictor
 from daybreak.extensions.router.batcher import Batcher
 from daybreak.extensions.router.model_manager import ServedVersions
 from daybreak.extensions.router.writer import NoLog, Writer
@@ -81,6 +81,8 @@ class ShadowRequests:
                 shadow = await ask()
         except TimeoutError:
             shadow = replace(shadow, error=f"no answer within {self._timeout_s:g} s")
+        except Busy:
+            shadow = replace(shadow, dropped=True)
         except (NoAnswer, DataError) as failed:  # rows that the champion takes are no fault of the client
             shadow = replace(shadow, error=str(failed)[:200])
         self._writer.shadow(replace(shadow, latency_s=time.perf_counter() - began))
