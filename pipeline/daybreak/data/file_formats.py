@@ -93,7 +93,10 @@ def without_views(schema: pa.Schema) -> pa.Schema:
 def expect_columns(num: int) -> None:
     """Raises ArrowInvalid where a file has more columns than are read."""
     if num > MOST_COLUMNS:
-        raise pa.ArrowInvalid(f"it has {num:,} columns, and {MOST_COLUMNS:,} are read")
+        raise pa.ArrowInvalid(
+            f"it has {num:,} columns, and {MOST_COLUMNS:,} are read, of which one in Parquet or JSON may "
+            f"hold lists of numbers (Float with size)"
+        )
 
 
 def read_csv(data: bytes, *, delimiter: str, encoding: str, kept: Collection[str]) -> pa.Table:
