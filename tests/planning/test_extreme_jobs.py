@@ -110,18 +110,18 @@ TABLE = [
     ),
     (
         "gradients of 1 TB",
-        {"job": replace(profile(), sync_bytes=line(1e12, 0))},
+        {"job": replace(profile(), sync_bytes=line(1e12, 0), memory_bytes=line(2.0003e12, 0))},
         "refused: one sample needs 2000.30 GB on a device and the most that plan.machines has is 680.32 GB "
         "(c3-standard-176, less 10%); train a model of at most 0.34 times the size, 85,027,",
         "weights are as large as gradients, and no machine has room for both",
     ),
     (
         "gradients of 20 GB on an L4",
-        {"job": replace(profile(), sync_bytes=line(2e10, 0))} | may("g2-*"),
+        {"job": replace(profile(), sync_bytes=line(2e10, 0), memory_bytes=line(4.03e10, 0))} | may("g2-*"),
         "refused: one sample needs 40.30 GB on a device and the most that plan.machines has is 21.60 GB "
         "(g2-standard-4, less 10%); name g4-standard-48 in plan.machines, which has 86.40 GB, or train a "
         "model of at most 0.54 times the size, 2,679,",
-        "a profile that saw 0.3 GB cannot have seen them",
+        "weights and gradients are 40 GB",
     ),
     (
         "two samples in a batch of 256 for eight workers",

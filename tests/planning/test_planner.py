@@ -18,7 +18,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PlanError
 from daybreak.contract.params import check
 from daybreak.contract.record_parts import Line, Rental, Tuning
-from daybreak.contract.record_types import Champion, Plan
+from daybreak.contract.record_types import Champion, Plan, Profile
 from daybreak.contract.records import dumps, loads
 from daybreak.contract.sections import Params, PlanParams, ProfileParams, TrainParams
 from daybreak.extensions.spot.states import Place
@@ -31,7 +31,7 @@ from daybreak.planning.rationale import rationale, sentences
 from daybreak.prediction.update_time import update
 from daybreak.training import recipe
 from tests.extensions.spot.test_steering import BEGUN
-from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
+from tests.planning.jobs import DATASET, EVERYTHING, STARTED, line, night, profile
 
 EVERYWHERE = PlanParams(machines=("local", "*-*"))
 TRAINING = TrainParams(epochs=1, batch_size=256)
@@ -378,6 +378,35 @@ def test_a_batch_larger_than_all_samples_is_planned_as_one_update_of_these(caplo
     fitting, larger = of(num_samples), of(100 * num_samples)
     assert larger.forecast.expected_s == pytest.approx(fitting.forecast.expected_s)
     assert f"is larger than the {num_samples:,} to train on, so that training is one update" in caplog.text
+
+
+def test_copies_for_averages_that_no_memory_has_are_told_as_that():
+    job = replace(profile(), sync_bytes=line(2e9, 0), memory_bytes=line(4e9, 0))
+    apart = TRAINING.model_copy(update={"sync": "every_h_updates"})
+    assert refusal(job=job, params=PlanParams(), training=apart).startswith(
+        "one sample needs 12.00 GB on a device, 8.00 GB of it for averages of the weights, and the most that "
+        "plan.machines has is 7.20 GB (local, less 10%); set train.sync: every_update, which holds no copies"
+    )
+    assert planned(job=job, params=PlanParams())
+
+
+def test_a_machine_with_room_is_one_that_the_backend_offers_and_no_tpu_for_a_gpu():
+    job = replace(profile(), memory_bytes=line(2.5e10, 0))
+    assert "; name a2-ultragpu-1g in plan.machines, which has 72.00 GB" in (
+        without_room(job, "g2-standard-4", "ct6e-standard-1t", "a2-ultragpu-1g")
+    )
+    assert (
+        "; have a2-highgpu-1g of the catalog, which has 36.00 GB, offered by the backend in a region of "
+        "plan.regions, or train" in without_room(job, "g2-standard-4", "ct6e-standard-1t")
+    )
+
+
+def without_room(job: Profile, *names: str) -> str:
+    params = params_of(PlanParams(machines=("g2-standard-4",)), TRAINING)
+    available = [machine for machine in EVERYTHING if machine.name in names]
+    with pytest.raises(PlanError) as refused:
+        plan(night(), DATASET, job, None, params, available=available)
+    return str(refused.value)
 
 
 def test_workers_that_share_a_device_are_told_with_the_memory_of_each():

@@ -126,6 +126,14 @@ def ran(training: Training) -> ledger.Entry:
     )
 
 
+@pytest.mark.parametrize(("stopped_by", "batch_size"), [("finished", 200), ("deadline", 256)])
+def test_only_a_night_that_took_its_last_update_counts_that_one_as_smaller(stopped_by, batch_size):
+    plain = replace(planned(night()), num_samples=400)  # two updates, of 256 samples and of 144
+    ended = replace(took(plain, 1.0), num_updates=2, elapsed_s=100.0, stopped_by=stopped_by)
+    (past,) = learned([replace(ran(ended), plan=plain)]).past
+    assert past.setting.micro_batch_size == batch_size
+
+
 def test_why_a_night_is_left_out_is_said_where_there_is_a_scorecard_too(caplog):
     entries = [ran(took(planned(night()), times)) for times in (13.0, *[1.0] * 5)]
     assert scorecard.card_of(entries)

@@ -75,6 +75,17 @@ def test_a_line_has_two_batch_sizes_that_the_data_can_fill(wanted, sizes):
     assert Harness(Mean(), Path(), seed=0).sizes(wanted) == sizes
 
 
+@pytest.mark.parametrize(("sparse", "copies"), [(False, 2), (True, 1)])
+def test_weights_are_held_in_their_own_bytes_and_with_gradients_where_these_are_dense(sparse, copies):
+    harness = Harness(Mean(sparse), Path(), seed=0)
+    harness.build()
+    assert harness.num_held_bytes() == copies * 4 * DIM
+    harness.model.bfloat16()
+    assert harness.num_held_bytes() == copies * 2 * DIM
+    harness.model.requires_grad_(False)
+    assert harness.num_held_bytes() == 2 * DIM
+
+
 @pytest.mark.slow
 def test_every_sample_is_loaded_once_before_one_is_loaded_again():
     harness = Harness(Mean(), Path(), seed=0)

@@ -3,7 +3,8 @@
 A device reaches less than its sheet says: an H100 reached 0.89 of its FLOP/s in a large product and 0.90 of
 its bandwidth in a copy (docs/measured.md). Compared with the sheets of others as it was measured, it would
 seem slower than itself. So a device that the catalog has counts by its own sheet, whatever share of it was
-measured; of any other, a CPU too, the measured rates are divided by those two shares.
+measured; of any other, a CPU too, the measured rates are divided by those two shares. A slice of a device
+(MIG), and a board of the same name with less power (PCIe, NVL), count as others.
 """
 
 import re
@@ -12,6 +13,7 @@ from functools import cache
 from daybreak.contract.machine import Machine, Speeds
 from daybreak.machines.catalog import rented
 
+UNLIKE = frozenset({"MIG", "PCIE", "NVL"})  # in a name: slower than the sheet of the name without it
 REACHED_FLOPS, REACHED_BYTES = 0.89, 0.90  # of a sheet, by an H100
 
 
@@ -23,6 +25,8 @@ def sheet(name: str) -> Speeds | None:
     >>> sheet("NVIDIA L40S")
     """
     words = _words(name)
+    if words & UNLIKE:
+        return None
     return next((machine.speeds for device, machine in _devices().items() if _words(device) <= words), None)
 
 
@@ -47,4 +51,5 @@ def _devices() -> dict[str, Machine]:
 
 
 def _words(name: str) -> frozenset[str]:
-    return frozenset(re.split(r"[^A-Z0-9]+", name.upper())) - {""}
+    # Google Cloud's own name of a slice of TPU v5e is v5litepod-8.
+    return frozenset(re.split(r"[^A-Z0-9]+", name.upper().replace("V5LITEPOD", "V5E"))) - {""}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from daybreak.contract import formats
 from daybreak.contract.record_parts import Option, Portion
 from daybreak.machines.startup import StartupPart
 from daybreak.planning.candidates import TrainingTask
@@ -96,7 +97,7 @@ def basis(best: Candidate, *, job: TrainingTask, offered: Sequence[Candidate]) -
     elif past and not here:
         text += f", corrected by {len(past)} night{'s' if len(past) > 1 else ''} on other machines"
     if not own:
-        low, high = (f"{bound_s / best.expected_s:.2g}" for bound_s in best.interval)
+        low, high = (formats.quantity(float(f"{bound_s / best.expected_s:.2g}")) for bound_s in best.interval)
         text += f"; no night has run there, so the 90 % interval is {low} to {high} times the time"
     sizes = {best.estimate.batch_size} - {job.batch_size} or {c.estimate.batch_size for c in offered}
     size = max(sizes)  # its own, or the one that is most in doubt

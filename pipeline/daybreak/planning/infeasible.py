@@ -5,22 +5,29 @@ from math import ceil, floor
 
 from daybreak.contract import formats
 from daybreak.contract.machine import Machine
+from daybreak.contract.record_parts import EVERY_UPDATE
 from daybreak.contract.record_types import Night, Profile
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.catalog import HEADROOM, rented
 from daybreak.planning.candidates import TrainingTask, Way, line_of
 from daybreak.planning.search import Candidate, PlanLimits, Relaxation, feasible
 from daybreak.prediction.time_budget import LONGEST_S, NightWindow
-from daybreak.prediction.update_time import peak_bytes
+from daybreak.prediction.update_time import held_bytes
 from daybreak.training.recipe import Course
 
 
 def nothing_runs(
-    job: TrainingTask, machines: Sequence[Machine], batch_sizes: Sequence[int], *, num_samples: int
+    job: TrainingTask,
+    machines: Sequence[Machine],
+    batch_sizes: Sequence[int],
+    *,
+    num_samples: int,
+    others: Sequence[Machine] = (),
 ) -> str:
     """Returns the sentence that no machine runs the job: a batch is smaller than the workers, or memory is.
 
-    Too small a batch is the cause wherever a machine has memory enough for one sample.
+    `others` could be named in plan.machines. Too small a batch is the cause wherever a machine has memory
+    enough for one sample.
     """
 
     def workers(machine: Machine) -> int:
@@ -32,7 +39,8 @@ def nothing_runs(
 
     undivided = job.profile.is_undivided
     whole = min(*batch_sizes, num_samples) if undivided else job.batch_size if job.profile.is_estimator else 1
-    needed = peak_bytes(job.profile, whole)
+    copies = held_bytes(job.profile, job.sync or EVERY_UPDATE)
+    needed = job.profile.memory_bytes(whole) + copies
     roomy = [machine for machine in machines if needed <= available(machine)]
     if roomy:
         return _too_few_samples(job, min(roomy, key=workers), batch_sizes, num_samples=num_samples)
@@ -40,11 +48,12 @@ def nothing_runs(
     shared = workers(largest) / largest.num_workers
     what = f"a {'batch' if undivided else 'tree'} of {formats.counted(whole, 'sample')} needs"
     what = "one sample needs" if whole == 1 else what
+    held = f", {copies / 1e9:.2f} GB of it for averages of the weights," if copies else ""
     return (
-        f"{what} {needed / 1e9:.2f} GB on a device and the most that "
+        f"{what} {needed / 1e9:.2f} GB on a device{held} and the most that "
         f"plan.machines has is {available(largest) / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}"
         f"{f', for each of {workers(largest)} workers' if shared > 1 else ''}); "
-        f"{_what_fits(job.profile, needed, available(largest), like=largest)}"
+        f"{_what_fits(job.profile, needed, available(largest), copies=copies, like=largest, others=others)}"
     )
 
 
@@ -65,16 +74,35 @@ def _too_few_samples(
     )
 
 
-def _what_fits(profile: Profile, needed: float, available: float, *, like: Machine) -> str:
+def _what_fits(
+    profile: Profile,
+    needed: float,
+    available: float,
+    *,
+    copies: float,
+    like: Machine,
+    others: Sequence[Machine],
+) -> str:
     """Returns what would fit: the cheapest machine, if possible of `like`'s kind, and a model or batch."""
     ways = []
-    roomy = [m for m in rented() if m.usd_per_hour and m.device_memory_bytes * (1 - HEADROOM) >= needed]
-    if roomy:
-        is_other = {machine: bool(machine.num_devices) != bool(like.num_devices) for machine in roomy}
-        best = min(roomy, key=lambda m: (is_other[m], m.usd_per_hour or 0.0, m.name))
-        has = f"{best.device_memory_bytes * (1 - HEADROOM) / 1e9:.2f} GB"
-        ways.append(f"name {best.name} in plan.machines, which has {has}")
-    left, per_sample = available - peak_bytes(profile, 0), profile.memory_bytes.per_sample
+    if copies:
+        ways.append("set train.sync: every_update, which holds no copies")
+    offered = "name {} in plan.machines, which has {}"
+    elsewhere = "have {} of the catalog, which has {}, offered by the backend in a region of plan.regions"
+    for machines, way in ((others, offered), (rented(), elsewhere)):
+        roomy = [
+            machine
+            for machine in machines
+            if machine.usd_per_hour and machine.is_tpu == like.is_tpu
+            if machine.device_memory_bytes * (1 - HEADROOM) >= needed
+        ]
+        if roomy:
+            is_other = {machine: bool(machine.num_devices) != bool(like.num_devices) for machine in roomy}
+            best = min(roomy, key=lambda m: (is_other[m], m.usd_per_hour or 0.0, m.name))
+            has = f"{best.device_memory_bytes * (1 - HEADROOM) / 1e9:.2f} GB"
+            ways.append(way.format(best.name, has))
+            break
+    left, per_sample = available - copies - profile.memory_bytes.fixed, profile.memory_bytes.per_sample
     if profile.is_undivided:
         most = int(left / per_sample) if per_sample > 0 else 0
         lower = f"lower train.batch_size to {most:,}" if most > 0 else "lower train.batch_size"

@@ -191,7 +191,15 @@ def _expect_runnable(space: SearchSpace, offered: Sequence[Candidate]) -> None:
     runnable = [candidate for candidate in offered if not candidate.hindrance]
     if not runnable:
         sizes = space.params.batch_sizes or (space.job.batch_size,)
-        raise PlanError(nothing_runs(space.job, space.usable, sizes, num_samples=space.course.num_samples))
+        raise PlanError(
+            nothing_runs(
+                space.job,
+                space.usable,
+                sizes,
+                num_samples=space.course.num_samples,
+                others=[machine for machine in space.available if machine.region in space.params.regions],
+            )
+        )
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
 

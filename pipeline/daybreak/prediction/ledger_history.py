@@ -86,12 +86,13 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
     )
     here = plan.rental.is_local
     on, processes = (measured, num_workers) if here else (machine, machine.num_workers)
+    batch_size = _mean_batch(plan) if _has_ended(training) else plan.batch_size
     predicted = update(
         as_run,
         on,
         measured=measured,
         num_machines=plan.rental.num_machines,
-        batch_size=_mean_batch(plan),
+        batch_size=batch_size,
         num_workers=processes,
         num_bytes=entry.dataset.num_bytes,
         sync=training.sync or plan.sync,
@@ -109,7 +110,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         setting=predicted.setting,
         update=by_profile(as_run, on, measured=measured, sharing=max(1.0, processes / on.num_workers)),
         ratio=times,
-        least_ratio=_least_s(as_run, on, plan) / predicted.seconds,
+        least_ratio=_least_s(as_run, on, plan, batch_size) / predicted.seconds,
     )
 
 
@@ -129,7 +130,7 @@ def _as_planned(training: Training) -> tuple[float, int] | None:
     return training.elapsed_s, training.num_updates
 
 
-def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:
+def _least_s(profile: Profile, machine: Machine, plan: Plan, batch_size: int) -> float:
     """Returns the seconds that an update's operations take at the peak rate of all devices.
 
     0 for the machine at hand, whose rate may have been measured while it was busy.
@@ -137,7 +138,12 @@ def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:
     if machine.is_local:
         return 0.0
     rate = machine.speeds.flops_per_s * machine.num_workers * plan.rental.num_machines
-    return profile.flops_per_sample * _mean_batch(plan) / rate if rate else 0.0
+    return profile.flops_per_sample * batch_size / rate if rate else 0.0
+
+
+def _has_ended(training: Training) -> bool:
+    """Returns whether the updates that count include the last of the plan, which has fewer samples."""
+    return training.stopped_by == "finished" and not training.num_restarts
 
 
 def _mean_batch(plan: Plan) -> int:

@@ -149,7 +149,7 @@ def updates(
     agreeing = syncs or (EVERY_UPDATE,) * len(counts)
     for count, batch_size, sync in zip(counts, batch_sizes, agreeing, strict=True):
         samples = ceil(batch_size / (num_workers * count))
-        held = COPIES * profile.sync_bytes.fixed if sync.every > 1 else 0.0
+        held = held_bytes(profile, sync)
         micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing, held_bytes=held)
         if micro is None:
             return None
@@ -302,30 +302,24 @@ def _micro_batch_size(
     """
     available = machine.device_memory_bytes * (1 - HEADROOM) / sharing - held_bytes
     micro = samples
-    while peak_bytes(profile, micro) > available:
+    while profile.memory_bytes(micro) > available:
         if micro == 1 or profile.is_estimator or profile.is_undivided:
             return None
         micro = ceil(micro / 2)
     return micro
 
 
-def peak_bytes(profile: Profile, num_samples: int) -> float:
-    """Returns the predicted peak of a pass: weights, gradients, optimizer state and activations.
-
-    A measured line that has not even room for the gradients has missed them, as where a step reuses pages
-    that were there before; then weights and gradients are added.
-    """
-    line, gradients = profile.memory_bytes, profile.sync_bytes.fixed
-    has_missed = line.fixed < gradients and not profile.tuning.sharded_weights
-    return line(num_samples) + (2 * gradients if has_missed else 0.0)
+def held_bytes(profile: Profile, sync: Sync) -> float:
+    """Returns the bytes that a worker holds beside its passes: copies of the weights, between averages."""
+    return COPIES * profile.sync_bytes.fixed if sync.every > 1 else 0.0
 
 
 def largest_pass(profile: Profile, machine: Machine, *, most: int) -> int:
     """Returns the samples, `most` at most, of the largest pass that leaves the headroom free; at least 1."""
     line, available = profile.memory_bytes, machine.device_memory_bytes * (1 - HEADROOM)
-    if peak_bytes(profile, most) <= available or line.per_sample <= 0:
+    if line(most) <= available or line.per_sample <= 0:
         return most
-    return max(1, min(most, int((available - peak_bytes(profile, 0)) / line.per_sample) + 1))
+    return max(1, min(most, int((available - line.fixed) / line.per_sample) + 1))
 
 
 def _again(profile: Profile, settings: Sequence[StepSetting]) -> "Array":

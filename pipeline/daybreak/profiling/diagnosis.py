@@ -10,7 +10,7 @@ is fitted through each cost. Then one thing at a time is changed and the update 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import is_out_of_memory
@@ -212,6 +212,8 @@ def _lines(harness: "Harness", peaks: "Peaks", params: ProfileParams, training: 
     """Times updates of several sizes, and returns the lines through their costs."""
     batch_size = min(training.batch_size, harness.num_samples)
     memory_bytes = line_fit.fit(peaks.batch_sizes, peaks.step_bytes)
+    # The growth of a process misses what reuses pages that it had, and weights and gradients are there.
+    memory_bytes = replace(memory_bytes, fixed=max(memory_bytes.fixed, float(harness.num_held_bytes())))
     room = bounds.room(
         memory_bytes,
         batch_size=batch_size,

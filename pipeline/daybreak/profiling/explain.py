@@ -165,7 +165,7 @@ def _largest(profile: Profile) -> Iterator[str]:
     of_pass = batch_size / workers if profile.is_undivided else 1
     samples = most_samples(profile.memory_bytes, device_bytes=each_bytes)
     weights = profile.sync_bytes.fixed
-    times = most_times(max(profile.memory_bytes(of_pass), 2 * weights), device_bytes=each_bytes)
+    times = most_times(profile.memory_bytes(of_pass), device_bytes=each_bytes)
     passes = "such passes" if profile.is_undivided else "passes of one sample"
     number = f" ({count(round(times * weights / 4))} parameters)" if weights else ""
     most = f"up to {count(int(samples))} samples" if samples < inf else "any number of samples"

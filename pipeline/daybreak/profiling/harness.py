@@ -246,6 +246,20 @@ class Harness:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         return sum(p.numel() * 4 for p in parameters)
 
+    def num_held_bytes(self) -> int:
+        """Returns the bytes of weights and dense gradients, which no backward pass does without.
+
+        0 where weights are divided among workers, and whole only while they are used.
+        """
+        if self.tuning.sharded_weights:
+            return 0
+        parameters = list(self.model.parameters())
+        sparse = {id(m.weight) for m in self.model.modules() if getattr(m, "sparse", False)}
+        return sum(
+            p.numel() * p.element_size() * (2 if p.requires_grad and id(p) not in sparse else 1)
+            for p in parameters
+        )
+
     def operators(self, batches: Sequence[Batch], size: int) -> list[Operator]:
         """Returns the operators of a step, each with its least time over the batches.
 
