@@ -1,5 +1,6 @@
 """A plan shows in the terminal the options weighed, the reasons against each, and its parts."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -88,6 +89,14 @@ def test_what_the_time_rests_on_is_said_with_its_own_interval(made):
         f"no night has run there, so the 90 % interval is {low_s / expected_s:.2g} to "
         f"{high_s / expected_s:.2g} times the time."
     )
+
+
+def test_a_wide_interval_is_said_without_an_exponent():
+    unsure = replace(profile(), step_s=replace(profile().step_s, fixed_error=1e4, per_sample_error=1e3))
+    params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(epochs=1e-4))
+    options = {"night": night(hours=10**5, budget_usd=100), "champion": None, "params": params}
+    basis = plan(dataset=DATASET, profile=unsure, available=EVERYTHING, **options).reasons.basis
+    assert re.search(r"the 90 % interval is [\d.]+ to [\d,]{3,} times the time", basis)
 
 
 def test_a_larger_batch_says_which_prior_its_samples_rest_on():

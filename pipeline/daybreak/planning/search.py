@@ -9,9 +9,10 @@ a queued candidate needs another to fall back on, allowing a queue never turns a
 The fastest is the cheapest that is surely slower than no other: no dollar is paid for a second that lies
 within the error of both forecasts together (`least_extra_s`; the subset that has the best with a stated
 chance is that of Gupta 1965). A larger budget adds dearer ones, which may show that a cheaper one is slower
-but never that it is not, so it never adds to the expected time; a longer deadline may add a cheaper one
-that is slower in expectation, within the error. With a price of time the expected times decide: what an
-error adds in one night it takes in another, and dollars stay in proportion to the time.
+but never that it is not, so it never adds to the expected time; a longer deadline, or a queue that has a
+fallback now, may add a cheaper one that is slower in expectation, within the error. With a price of time the
+expected times decide: what an error adds in one night it takes in another, and dollars stay in proportion to
+the time.
 
 Between the cheapest and the fastest, time has a price. At the knee it is a ratio: dollars times seconds are
 least, so that half the time is worth at most twice the dollars. With `plan.usd_per_hour_saved` it is a rate:
