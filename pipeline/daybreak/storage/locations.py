@@ -73,12 +73,16 @@ def _refusal(location: str, why: str) -> ReleaseError:
 def _is_of_server(at: SplitResult, server: SplitResult) -> bool:
     if at.query or at.fragment:
         return False
-    if at.scheme == SCHEME:  # asked for by the scheme of the server
-        return not at.netloc or at.netloc == server.netloc.rpartition("@")[2]
-    if at.scheme != server.scheme or at.username or at.hostname != server.hostname:
+    if at.scheme == SCHEME and not at.netloc:
+        return True
+    try:  # what MLflow keeps is asked for by the scheme of the server
+        ports = {one.port or PORTS[server.scheme] for one in (at, server)}
+    except ValueError:  # no number
         return False
-    ports = {one.port or PORTS[one.scheme] for one in (at, server)}
-    return len(ports) == 1 and at.path.startswith(f"{server.path.rstrip('/')}{API}")
+    if "@" in at.netloc or at.hostname != server.hostname or len(ports) > 1:
+        return False
+    is_below = at.path.startswith(f"{server.path.rstrip('/')}{API}")
+    return at.scheme == SCHEME or (at.scheme == server.scheme and is_below)
 
 
 def _is_below(location: str, root: str) -> bool:
