@@ -204,10 +204,13 @@ def prune(home: Home, *, dry_run: bool = False) -> int:
     from daybreak.contract.formats import size
     from daybreak.rollout.prune import prune as prunes
 
-    params = home.params
+    params, status = home.params, 0
     for freed in prunes(home, params.night, params.register_, dry_run=dry_run):
         print(f"{'would free' if dry_run else 'freed'} {size(freed.num_bytes)}: {freed.num:,} {freed.what}")
-    return 0
+        for left in freed.left:
+            print(left)
+            status = 1
+    return status
 
 
 def check(home: Home, *, rent: bool = False, json_: bool = False) -> int:

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
+import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -167,6 +168,20 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
         with pytest.raises(ReleaseError, match=r"version 2 of .* was deleted on .*choose another version"):
             aliases.expect(client, NAME, Release(version=2, replaced=6, night="x"))
     assert [one.num for one in prune(Home.here(), *sections(keep_days=35))] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_version_in_a_place_that_nobody_named_is_told_of_and_the_rest_goes(home: Path) -> None:
+    with closing(sqlite3.connect(home / "var" / "mlflow.db")) as database, database:
+        update = (
+            "UPDATE model_versions SET source = 's3://old/model', storage_location = '' WHERE version = 1"
+        )
+        database.execute(update)
+    freed = list(prune(Home.here(), *sections(keep_days=35)))
+    assert [one.num for one in freed[1:]] == [6, 2]
+    (left,) = freed[-1].left
+    assert left.startswith("the model of version 1 is not pruned: MLflow names s3://old/model as a place")
+    assert models(home) == {"weights 1", "weights 4", "weights 5", "weights 6"}
 
 
 @pytest.mark.slow

@@ -30,6 +30,8 @@ OF_FILE = Locations(server="sqlite:////home/ann/var/mlflow.db", roots=("file:///
 OWN = [
     (OF_SERVER, "mlflow-artifacts:/4/run/artifacts/model"),
     (OF_SERVER, "mlflow-artifacts://mlflow.example.org/4/run/artifacts/model"),
+    (OF_SERVER, "mlflow-artifacts://MLflow.Example.org:443/4/run/artifacts/model"),
+    (Locations(server="https://mlflow.example.org:443", roots=()), "mlflow-artifacts://mlflow.example.org/4"),
     (OF_SERVER, f"{SERVER}/api/2.0/mlflow-artifacts/artifacts/4/run/artifacts/model"),
     (OF_SERVER, "https://mlflow.example.org:443/team/api/2.0/mlflow-artifacts/artifacts/4"),
     (OF_SERVER, "s3://team/mlflow/4/run/artifacts/model"),
@@ -42,6 +44,9 @@ FOREIGN = [
     (OF_SERVER, "mlflow-artifacts://evil.example/4/run"),
     (OF_SERVER, "mlflow-artifacts://mlflow.example.org@evil.example/4"),
     (OF_SERVER, "mlflow-artifacts://mlflow.example.org:8080/4"),
+    (OF_SERVER, "mlflow-artifacts://mlflow.example.org:80/4"),
+    (OF_SERVER, "mlflow-artifacts://mlflow.example.org:x/4"),
+    (OF_SERVER, "mlflow-artifacts://ann@mlflow.example.org/4"),
     (OF_SERVER, "mlflow-artifacts:/4/../5"),
     (OF_SERVER, "mlflow-artifacts:/4/%2e%2e/5"),
     (OF_SERVER, "mlflow-artifacts:/4/%252e%252e/5"),
@@ -128,6 +133,14 @@ def point(home: Path, number: int, location: str) -> None:
         )
 
 
+def said_by(use: Callable[[Any], object], client: Any) -> str:
+    """What is said by who refuses, or goes on to the next version."""
+    try:
+        return str(use(client))
+    except ReleaseError as error:
+        return str(error)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_no_stage_asks_a_place_that_only_mlflow_names(
@@ -159,8 +172,7 @@ def test_no_stage_asks_a_place_that_only_mlflow_names(
         for location in locations:
             point(home, 1, location)
             for use in uses:
-                with pytest.raises(ReleaseError, match="at none of the places of this home"):
-                    use(client)
+                assert "at none of the places of this home" in said_by(use, client)
             (damaged,) = rot.in_versions(Home.here(), settings)
             assert "at none of the places of this home" in damaged.where
             if "artifacts:/" in location or location.startswith("http"):  # a login, or a file of the home
@@ -168,8 +180,7 @@ def test_no_stage_asks_a_place_that_only_mlflow_names(
                     team_model.find(Home.here(), "models:/daybreak/1", ())
         point(home, 1, f"mlflow-artifacts:/{other}")  # of the champion: its digest is another
         for use in uses[1:]:
-            with pytest.raises(ReleaseError, match=f"is not of the run {known[0].run_id} that the ledger"):
-                use(client)
+            assert f"is not of the run {known[0].run_id} that the ledger" in said_by(use, client)
     assert not listener.was_asked()
     assert (victim / known[0].run_id / "artifacts" / "model" / "thesis").exists()
     assert (files_of_version(home, 2) / "MLmodel").exists()

@@ -241,6 +241,8 @@ def _prune(home: Home) -> None:
         for freed in prune(home, home.params.night, home.params.register_):
             if freed.num:
                 log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
+            for left in freed.left:
+                log.warning("%s", left)
     except NothingToDo as reason:
         log.info("%s", reason)
     except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger

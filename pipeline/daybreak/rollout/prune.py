@@ -44,6 +44,7 @@ class Freed:
     what: str
     num: int
     num_bytes: int
+    left: tuple[str, ...] = ()  # a sentence on each that could not be deleted
 
 
 def prune(
@@ -202,27 +203,33 @@ def outputs(lock: str) -> list[str]:
 def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool) -> Freed:
     """Deletes the models of these versions; the versions stay, with a tag that says so.
 
-    Raises ReleaseError where MLflow names other files than those of the version's own run.
+    A model stays where MLflow names other files than those of the version's own run.
     """
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     num, num_bytes, known = 0, 0, locations(home)
+    left: list[str] = []
     with session(home) as client:
         registered = {int(one.version): one for one in aliases.versions(client, name)}
         for version in unneeded:
             found = registered.get(version.number)
             if found is None or aliases.PRUNED in found.tags:
                 continue
-            location = known.expect_own(str(found.source), run_id=version.run_id)
-            with artifact_files.told_in_a_sentence(location, writes=True):
-                files: Any = get_artifact_repository(location)
-                num, num_bytes = num + 1, num_bytes + _stored(files)
-                if not dry_run:
-                    files.delete_artifacts()
+            try:
+                location = known.expect_own(str(found.source), run_id=version.run_id)
+                with artifact_files.told_in_a_sentence(location, writes=True):
+                    files: Any = get_artifact_repository(location)
+                    stored = _stored(files)
+                    if not dry_run:
+                        files.delete_artifacts()
+            except ReleaseError as error:  # of this version's place alone
+                left.append(f"the model of version {version.number} is not pruned: {error}")
+                continue
+            num, num_bytes = num + 1, num_bytes + stored
             if not dry_run:
                 today = f"{clock.utc():%Y-%m-%d}"
                 client.set_model_version_tag(name, str(version.number), aliases.PRUNED, today)
-    return Freed(what="models in MLflow", num=num, num_bytes=num_bytes)
+    return Freed(what="models in MLflow", num=num, num_bytes=num_bytes, left=tuple(left))
 
 
 def _served(home: Home, name: str, *, dry_run: bool) -> Iterator[Freed]:

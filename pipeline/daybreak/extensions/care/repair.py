@@ -316,7 +316,11 @@ def _versions(home: Home, params: Params) -> Iterator[Check]:
         uris = {int(one.version): str(one.source) for one in aliases.versions(client, params.register_.name)}
         others, own = _Versions(home, uris, known, Path(scratch)), locations(home)
         for number, fault in faults.items():
-            own.expect_own(uris[number], run_id=known[number].run_id)
+            try:
+                own.expect_own(uris[number], run_id=known[number].run_id)
+            except ReleaseError as error:  # of this version's place alone
+                yield Check(name="not repaired", ok=False, text=sentence(error))
+                continue
             folder = others.folder(number)
             if others.complete(known[number]):
                 # Not by the run: a refit has files of its own there, beside those of the version judged.
