@@ -1,9 +1,11 @@
 """Runs git: what a checkout holds, and the worktrees of a home."""
 
+import contextlib
 import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -64,10 +66,12 @@ def _of_another_user(message: str) -> str:
     refused = re.search(r"dubious ownership in repository at '([^']+)'", message)
     if refused is None:
         return ""
+    owner = "another user"
+    with contextlib.suppress(OSError):  # which this user may not look at
+        owner = f"user {Path(refused[1]).stat().st_uid}"
     return (
-        f"{refused[1]} is user {Path(refused[1]).stat().st_uid}'s, and git reads it for no other (this is "
-        f"user {os.getuid()}); run this as its owner, or allow it: git config --global --add safe.directory "
-        f"{refused[1]}"
+        f"{refused[1]} is {owner}'s, and git reads it for no other (this is user {os.getuid()}); run this as "
+        f"its owner, or allow it: git config --global --add safe.directory {shlex.quote(refused[1])}"
     )
 
 
