@@ -205,3 +205,13 @@ def test_an_account_that_is_refused_is_left_to_the_session() -> None:
         artifact_files.told_in_a_sentence(PLACE, writes=True),
     ):
         raise requests.HTTPError("401 Client Error: UNAUTHORIZED for url: x")
+
+
+def test_a_bucket_is_read_by_what_mlflow_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert artifact_files._as_mlflow() == {}
+    monkeypatch.setenv("MLFLOW_S3_IGNORE_TLS", "true")
+    monkeypatch.setenv("MLFLOW_BOTO_CLIENT_ADDRESSING_STYLE", "path")
+    assert artifact_files._as_mlflow() == {
+        "client_kwargs": {"verify": False},
+        "config_kwargs": {"s3": {"addressing_style": "path"}},
+    }

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from daybreak import check
 from daybreak.contract import params
-from daybreak.contract.errors import ParamsError
+from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.sections import RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout import rollback
-from daybreak.storage import mlflow_client
+from daybreak.storage import mlflow_client, mlflow_writes
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
 from tests.storage.mlflow_servers import LOGIN, log_in, mlflow_served
@@ -219,3 +219,22 @@ def test_a_server_that_is_too_old_is_one_sentence(home: Path) -> None:
         f"MLflow 2.2.2 at http://{address} answers, and the oldest with which nights ran is 3.0; update the "
         f"server"
     )
+
+
+def test_check_reads_what_it_writes_as_the_files_of_a_version_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+    from mlflow.store.artifact import artifact_repository_registry as known
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
+    folder = str(tmp_path / "artifacts")
+    repositories = known._artifact_repository_registry._registry
+    monkeypatch.setitem(repositories, "elsewhere", lambda uri, **_: LocalArtifactRepository(folder))
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    mlflow_writes._try_artifacts(client, "u", folder)
+    with pytest.raises(
+        JobError, match=r"what MLflow writes to elsewhere://x cannot be read from here .*; keep"
+    ):
+        mlflow_writes._try_artifacts(client, "u", "elsewhere://x")
+    assert not [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]

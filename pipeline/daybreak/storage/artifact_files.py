@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, urlsplit
 
 from daybreak.contract import disk, extras
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsRead
 
 CHUNK = 1 << 20  # bytes
+RESTORE = "; restore MLflow's artifacts"  # ends what is said of files that are not to be had
 REWRITTEN = 1 << 16  # bytes that a small file may have more after an erasure
 # Statuses and errors of clients that say nothing of the files: asked again, the store may give them.
 PASSING = (408, 429)  # and all from 500 on
@@ -164,12 +165,24 @@ def _opened_in_bucket(url: str) -> "Iterator[SupportsRead[bytes]]":
     import fsspec
 
     options = bucket.options(url)
-    if url.startswith("s3:") and (endpoint := os.environ.get("MLFLOW_S3_ENDPOINT_URL")):  # as MLflow's client
-        options["endpoint_url"] = endpoint
+    if url.startswith("s3:"):
+        options |= _as_mlflow()
     files, path = fsspec.core.url_to_fs(url, **options)
     files.invalidate_cache()
     with files.open(path, "rb") as stream:
         yield stream
+
+
+def _as_mlflow() -> dict[str, Any]:
+    """Returns the options of s3fs for what MLflow's client of S3 is told by its environment."""
+    options: dict[str, Any] = {}
+    if endpoint := os.environ.get("MLFLOW_S3_ENDPOINT_URL"):
+        options["endpoint_url"] = endpoint
+    if os.environ.get("MLFLOW_S3_IGNORE_TLS", "").lower() in ("true", "1"):
+        options["client_kwargs"] = {"verify": False}
+    if style := os.environ.get("MLFLOW_BOTO_CLIENT_ADDRESSING_STYLE"):
+        options["config_kwargs"] = {"s3": {"addressing_style": style}}
+    return options
 
 
 @contextmanager
@@ -196,7 +209,7 @@ def told_in_a_sentence(location: str, *, writes: bool = False) -> Iterator[None]
             raise ReleaseError(
                 f"{where} cannot be changed: {message}; mend that, then run this again"
             ) from None
-        raise ReleaseError(f"{where} cannot be reached: {message}; restore MLflow's artifacts") from None
+        raise ReleaseError(f"{where} cannot be reached: {message}{RESTORE}") from None
 
 
 def _is_passing(status: object) -> bool:

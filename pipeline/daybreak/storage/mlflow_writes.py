@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import extras
-from daybreak.contract.errors import JobError, PipelineError, without_password
-from daybreak.storage import mlflow_client
+from daybreak.contract.errors import JobError, PipelineError, ReleaseError, without_password
+from daybreak.storage import artifact_files, mlflow_client
+from daybreak.storage.artifact_files import RESTORE
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -90,7 +91,10 @@ def _run(home: Home, client: "MlflowClient", uri: str, known: "Experiment | None
 
 
 def _try_artifacts(client: "MlflowClient", uri: str, where: str) -> None:
-    """Writes a file beside the artifacts of a run, and deletes it."""
+    """Writes a file beside the artifacts of a run, fetches it as a version's, and deletes it.
+
+    What MLflow's client writes, another fetches (`storage/artifact_files.py`), which may not know the place.
+    """
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     with _step(uri, f"the artifacts in {without_password(where)}"), tempfile.TemporaryDirectory() as scratch:
@@ -98,7 +102,24 @@ def _try_artifacts(client: "MlflowClient", uri: str, where: str) -> None:
         path.write_text(NAME)
         store: Any = get_artifact_repository(where, tracking_uri=client.tracking_uri)
         store.log_artifact(str(path), NAME)
-        store.delete_artifacts(NAME)
+        try:
+            again = Path(scratch) / "again"
+            artifact_files.fetch(f"{where}/{NAME}", {NAME: len(NAME)}, into=again, server=client.tracking_uri)
+            if not (again / NAME).exists():
+                raise JobError(
+                    f"a file that was written to {without_password(where)} is not there when read; look "
+                    f"whether MLflow and this machine mean the same place"
+                )
+        except ReleaseError as error:
+            said = str(error).removesuffix(RESTORE)
+            if said == str(error):  # it says what to do
+                raise
+            raise JobError(
+                f"what MLflow writes to {without_password(where)} cannot be read from here ({said}); keep "
+                f"artifacts where fsspec reads them, or have MLflow's server serve them (docs/mlflow.md)"
+            ) from None
+        finally:
+            store.delete_artifacts(NAME)
 
 
 def _try_registry(client: "MlflowClient", uri: str, run: "Run") -> None:
