@@ -491,7 +491,8 @@ class RegisterParams(Section):
     """Tags of your own for each run and version, such as `{team: shop}`."""
     artifacts: tuple[str, ...] = ()
     """Where your MLflow keeps artifacts that its clients read and write by themselves, such as
-    `[s3://team/mlflow]`; a server that serves them needs none. No file lies anywhere else."""
+    `[s3://team/mlflow]`; a server that serves them needs none. Nothing is read or written at
+    other places."""
 
     @field_validator("tags")
     @classmethod
