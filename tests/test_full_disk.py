@@ -239,7 +239,7 @@ def test_a_night_whose_disk_is_full_goes_on_as_it_says_and_has_lost_nothing(
                     json.loads(path.read_text())
         assert "Traceback" not in text, text
         assert f"the disk {disk} is full (" in text
-        words = shlex.split(re.findall("then go on with: daybreak (.*)", text)[-1])
+        words = shlex.split(re.findall("then go on with: daybreak ([^;\n]*)", text)[-1])
         for after in (words, ["audit", "--deep"]):
             with night(home, after) as running:
                 text = running.communicate()[1]
