@@ -55,17 +55,16 @@ def test_a_job_stays_in_the_queue_for_spot_while_time_allows():
 
 
 def test_a_job_leaves_the_queue_for_spot_when_it_must_and_once_only():
+    """Another loss could still be borne when it goes to spot, and waiting not any more after five minutes."""
     backend = ScriptedBackend("queued")
-    spare_s = 1950  # another loss could be borne, waiting could not
-    night = nights.night(seconds=7200 / (0.8 * 0.98) + spare_s)
-    with pytest.raises(NotYet):
-        call(backend, plan=on_spot(), night=night)
-    with pytest.raises(NotYet):
-        call(backend, plan=on_spot(), night=night)
+    night = nights.night(seconds=7200 / (0.8 * 0.98) + 1950)
+    for at_s in (0, 300):
+        with pytest.raises(NotYet):
+            call(backend, plan=on_spot(), night=night, at_s=at_s)
     assert backend.cancelled == [backend.jobs[0].folder]
     assert [job.rental.strategy for job in backend.jobs] == ["spot", "on-demand"]
     with pytest.raises(NotYet, match="queued"):
-        call(backend, plan=on_spot(), night=night)
+        call(backend, plan=on_spot(), night=night, at_s=310)
     assert len(backend.jobs) == 2
 
 

@@ -22,7 +22,6 @@ from daybreak.machines.catalog import HEADROOM
 from daybreak.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit
 from daybreak.profiling.bounds import BoundVerdict, Operator, Room
 from daybreak.storage.home import Home
-from daybreak.training import devices
 
 if TYPE_CHECKING:
     from daybreak.profiling.counterfactuals import Changes
@@ -178,6 +177,8 @@ def _evidence(
     elapsed_s: float,
 ) -> dict[str, Any]:
     """Returns the measurements behind a verdict, by their names in the record of the profile."""
+    from daybreak.training import devices  # which imports torch
+
     load_s, step_s = lines.load_s(lines.batch_size), lines.step_s(lines.batch_size)
     return {
         "batch_size": lines.batch_size,
@@ -408,6 +409,8 @@ def _plain(name: str) -> str:
 def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:
     """Returns this machine as the catalog describes others; its memory is what this process may use."""
     import torch
+
+    from daybreak.training import devices  # which imports torch
 
     installed = this_machine.installed_bytes()
     on_cpu = harness.device.type == "cpu"
