@@ -123,7 +123,8 @@ def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: PlanL
 def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: PlanLimits) -> list[Candidate]:
     """Returns the candidates that are much faster than all cheaper ones, the fastest last.
 
-    Where intervals differ, another one may begin minutes later than the last.
+    Where intervals differ, another one may begin minutes later than the last. Where the plan itself may be
+    late, the first one is what could save the night.
     """
     least_s = min(each.time_s(limits.confidence) for each in held)
     faster = []
