@@ -30,6 +30,8 @@ settings.register_profile("patient", deadline=None, max_examples=50, derandomize
 settings.load_profile("patient")
 # The Makefile exports it for `up`; pages link to MLflow where it is set: a test that wants links sets it.
 os.environ.pop("MLFLOW_UI", None)
+# Read when gcsfs is imported, which a test without a service may be the first to do.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import Rental
 from daybreak.contract.record_types import Champion, Dataset
 from daybreak.contract.sections import Params
-from daybreak.contract.workload import ARRAYS
+from daybreak.contract.workload import ARRAYS, write_state
 from daybreak.training import recipe
 from tests.training import nights, recipes
 
@@ -170,8 +171,8 @@ def test_a_changed_workload_trains_on_all_samples_from_the_champions_weights(
         assert params.workload.model_extra is not None
         params.workload.model_extra["dropout"] = 0.5
     else:
-        (ARRAYS / "state").mkdir(parents=True)
-        (ARRAYS / "state" / "edges.npy").write_bytes(b"other quantiles")
+        ARRAYS.mkdir(parents=True)
+        write_state(ARRAYS, {"edges": np.array([0.0, 2.0])})
     made = course(WARM_DAY, nights.dataset(), champion, params)
     assert (made.warm, made.newest, made.num_validated) == (True, False, 0)
     assert (made.num_samples, made.rate) == (2 * nights.dataset().num_samples, params.train.rate)

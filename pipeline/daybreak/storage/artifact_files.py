@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote, urlsplit
 
 from daybreak.contract import disk, extras
@@ -23,9 +23,6 @@ from daybreak.contract.errors import (
 )
 from daybreak.storage import bucket, mlflow_client
 from daybreak.storage.locations import OF_HTTP, SCHEME, SQLITE, beside, folder_of
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsRead
 
 CHUNK = 1 << 20  # bytes
 RESTORE = "; restore MLflow's artifacts"  # ends what is said of files that are not to be had
@@ -44,6 +41,11 @@ OF_CONNECTIONS = {
     "Timeout",
     "TimeoutError",
 }
+
+
+class _Stream(Protocol):
+    def read(self, length: int, /) -> bytes:
+        """Returns the next bytes, at most so many."""
 
 
 def sizes(folder: Path) -> dict[str, int]:
@@ -78,7 +80,7 @@ def fetch(
                 continue
 
 
-def _copy(stream: "SupportsRead[bytes]", to: Path, *, most: int, what: str) -> None:
+def _copy(stream: _Stream, to: Path, *, most: int, what: str) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     left = most
     with to.open("wb") as file:
@@ -93,7 +95,7 @@ def _copy(stream: "SupportsRead[bytes]", to: Path, *, most: int, what: str) -> N
 
 
 @contextmanager
-def _opened(location: str, name: str, *, server: str, is_erased: bool) -> "Iterator[SupportsRead[bytes]]":
+def _opened(location: str, name: str, *, server: str, is_erased: bool) -> Iterator[_Stream]:
     """Yields a stream of the bytes of a file; raises FileNotFoundError where there is none."""
     is_served = urlsplit(location).scheme in (SCHEME, *OF_HTTP)
     folder = beside(server, location) if is_served and server.startswith(SQLITE) else folder_of(location)
@@ -118,9 +120,7 @@ def _opened_here(folder: Path, name: str) -> BinaryIO:
 
 
 @contextmanager
-def _opened_at_server(
-    location: str, name: str, *, server: str, is_erased: bool
-) -> "Iterator[SupportsRead[bytes]]":
+def _opened_at_server(location: str, name: str, *, server: str, is_erased: bool) -> Iterator[_Stream]:
     from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
     from mlflow.utils import credentials, rest_utils
 
@@ -161,7 +161,7 @@ def _opened_at_server(
 
 
 @contextmanager
-def _opened_in_bucket(url: str) -> "Iterator[SupportsRead[bytes]]":
+def _opened_in_bucket(url: str) -> Iterator[_Stream]:
     import fsspec
 
     options = bucket.options(url)
