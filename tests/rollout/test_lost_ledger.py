@@ -176,4 +176,4 @@ def test_a_ledger_whose_champion_has_no_files_is_not_restored_without_a_word(
     shutil.rmtree(files_of_version(home_of_two, 2))
     subprocess.run(["git", "update-ref", branch.BRANCH, f"{branch.BRANCH}~1"], cwd=home_of_two, check=True)
     said = "\n".join(restore(Home.here(), settings.register_))
-    assert "look at this first: version 2 would serve, and the files of models:/daybreak/2" in said
+    assert "look at this first: version 2 would serve, and models:/daybreak/2 has none of its 8 files" in said
