@@ -116,6 +116,7 @@ def main(number: int) -> None:
     """Answers the requests that come over the socket of that number, until the other side ends."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OUT_OF_MEMORY))
+    os.chdir("/")  # so that no disk is in use by it
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where C++ says how it ended; the starter says it, too
     before, used = resource.getrlimit(resource.RLIMIT_DATA), _used_bytes()

@@ -71,7 +71,9 @@ class World:
         return self.usd(way, DATASET.num_samples * self.needed(way.batch_size))
 
 
-def run(world: World, repository: Path, *, count: int, hours: float = 18) -> list[Plan]:
+def run(
+    world: World, repository: Path, *, count: int, hours: float = 18, params: Params = PARAMS
+) -> list[Plan]:
     """Plan, train and close so many nights in a row."""
     code = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
     plans = []
@@ -85,7 +87,7 @@ def run(world: World, repository: Path, *, count: int, hours: float = 18) -> lis
             decide_until=STARTED + timedelta(days=number, hours=24),
             previous=branch.ledger_tip(Home.here()),
         )
-        made = plan(Home.here(), tonight, DATASET, PROFILE, None, backend=ScriptedBackend(), params=PARAMS)
+        made = plan(Home.here(), tonight, DATASET, PROFILE, None, backend=ScriptedBackend(), params=params)
         seconds = world.seconds(made, made.num_samples)
         trained = Training(
             model_digest="d",
@@ -130,9 +132,10 @@ def test_nights_explore_within_their_cap_and_end_with_what_is_cheapest(world, re
 
 @pytest.mark.slow
 def test_nights_try_what_the_forecast_is_not_sure_is_in_time_and_keep_it(repository):
-    """In eight hours the first forecast is sure of four fast machines only, at four times the dollars."""
+    """In six hours the first forecast is sure of eight fast machines only, at three times the dollars."""
     world = World(machine_times=1.0, beyond=0.0)
-    plans = run(world, repository, count=6, hours=8)
+    params = PARAMS.model_copy(update={"plan": TOLD.model_copy(update={"max_machines": 8})})
+    plans = run(world, repository, count=6, hours=6, params=params)
     tried = [made for made in plans if made.forecast.chance < TOLD.confidence]
     assert tried
     for made in tried:
