@@ -118,7 +118,7 @@ def on_another(cell: Cell, here: str, priors: Priors, rng: np.random.Generator) 
     rest = some([row for row in steps()[cell[0], here] if row not in second], MOST, rng)
     before, there = nights(cell, first, priors, on=cell[1]), nights(cell, second, priors, on=here)
     plain = PlainFit(first)
-    found = {}
+    by_nights = {}
     for number in NIGHTS:
         took = np.array([row.step_s for row in second[:number]])
         scale = (
@@ -126,8 +126,8 @@ def on_another(cell: Cell, here: str, priors: Priors, rng: np.random.Generator) 
         )
         plain_s = PlainFit(second).predict(rest) if number == SEVEN else scale * plain.predict(rest)
         known = after([*before, *there[:number]], priors)
-        found[f"new {number}"] = judged(cell, rest, known, plain_s, on=here)
-    return found
+        by_nights[f"new {number}"] = judged(cell, rest, known, plain_s, on=here)
+    return by_nights
 
 
 def roofline(cell: Cell, here: str) -> float:

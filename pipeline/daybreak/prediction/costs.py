@@ -93,7 +93,7 @@ class Estimate:
 
     @property
     def devices(self) -> frozenset[tuple[bool, str]]:
-        """Kinds of device in use; one of the machine at hand, which was measured, is a kind of its own."""
+        """Kinds of device in use, as (at hand, name); a device that was measured here is one of its own."""
         return frozenset((m.is_local, m.device) for m in (self.machine, *(m for m, _ in self.others)))
 
     def time_s(self, chance: float) -> float:

@@ -94,7 +94,7 @@ def locations(home: Home) -> Locations:
 
 
 def _places(home: Home) -> tuple[str, ...]:
-    """Returns the places that a person named; a member has those of the home whose MLflow it shares."""
+    """Returns `register.artifacts` of a home; of a member also those of the lead whose MLflow it shares."""
     registered, member = _registered(home), checkout.membership(home.folder)
     if registered.tracking_uri or member is None or member.own_registry:
         return registered.artifacts

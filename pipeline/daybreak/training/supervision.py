@@ -1,4 +1,4 @@
-"""What ties a worker to those around it: heartbeats, hangs, errors, and who tells it to end."""
+"""Supervision of a training worker: heartbeats, the watchdog, records of errors, and signals to end."""
 
 import json
 import logging

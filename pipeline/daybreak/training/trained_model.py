@@ -1,4 +1,4 @@
-"""What a run leaves: the model, with what loading it needs, and the result."""
+"""Exports the model of a run that has ended, with the facts and the state to load it by, and the result."""
 
 import json
 import os

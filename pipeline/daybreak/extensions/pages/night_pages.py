@@ -8,7 +8,7 @@
     GET /nights/MODEL/NIGHT/       a night: live while it runs, the report while a person is asked and after
                                    the night is closed
     GET /nights/MODEL/NIGHT/docs/  Data Docs of that night, without scripts
-    GET /now                       what stands now, of all models, for whoever is on call
+    GET /now                       what stands now, of all models, for the person on call
     GET /health                    whether it answers
 
 It is a process of its own, so that no user waits while a page is made, and has the router's stack: the same

@@ -1,4 +1,4 @@
-"""Draws the page of what stands now, for whoever is on call: one screen for all models. Pure.
+"""Draws the page of what stands now, for the person on call: one screen for all models. Pure.
 
 It is made of the rows of nights, the states of nights that run and the messages of each home. It is served,
 and written to a file (fleet_rows.py), which is there when no server is.
