@@ -169,5 +169,5 @@ def test_a_job_that_moves_is_sooner_at_the_same_progress_in_batches_of_its_new_m
     assert min(times.values()) > 0.9
     assert sum(gain > 1.2 for gain in times.values()) > len(times) / 4
     assert geometric_mean(times.values()) > 1.25
-    assert times["cifar10", ("dgx", 8, 1), ("t4", 1, 1)] > 1.1  # down, in batches of 256 and 512, not 2,048
+    assert times["cifar10", ("dgx", 8, 1), ("t4", 1, 1)] > 1.05  # down, in batches of 256 and 512, not 2,048
     assert times["cifar10", ("t4", 1, 1), ("dgx", 8, 1)] > 2  # up
