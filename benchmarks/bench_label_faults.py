@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from benchmarks import frame, spoiled_labels
-from benchmarks.bench_own import AUTHOR, TABLES
+from benchmarks.bench_own import AUTHOR
 from benchmarks.spoiled_labels import Columns, Delivery
+from benchmarks.tables import TABLES
 from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import drift
@@ -65,7 +66,7 @@ def main() -> None:
     figures: dict[str, float] = {}
     targets: dict[str, frame.Target] = {}
     cases: list[Case] = []
-    names = [name for name, _, _ in (TABLES[2:] if frame.QUICK else TABLES)]
+    names = list(COLUMNS)[2:] if frame.QUICK else list(COLUMNS)
     with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as processes:
         of_sets = list(processes.map(of_set, names))
     for name, (judged, held, own) in zip(names, of_sets, strict=True):

