@@ -42,7 +42,6 @@ def main() -> None:
 
 def year(folder: Path, words: list[str]) -> tuple[float, dict[str, dict[str, float]]]:
     """Seconds of the command, and its row for each policy."""
-    out = folder / "simulated.json"
     began = time.perf_counter()
     done = frame.pipeline(
         frame.ROOT,
@@ -50,14 +49,14 @@ def year(folder: Path, words: list[str]) -> tuple[float, dict[str, dict[str, flo
         "--nights",
         str(NIGHTS),
         "--json",
-        str(out),
         "--plot",
         str(folder / "x.svg"),
         *words,
     )
     seconds = time.perf_counter() - began
-    print(done.stdout)
-    return seconds, {row["policy"]: row for row in json.loads(out.read_text())["policies"]}
+    policies = json.loads(done.stdout)["policies"]
+    print(*policies, sep="\n")
+    return seconds, {row["policy"]: row for row in policies}
 
 
 if __name__ == "__main__":

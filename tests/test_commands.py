@@ -140,6 +140,32 @@ def test_what_commands_show_is_json_where_asked_and_has_no_colours_outside_of_a_
     assert json.loads(capsys.readouterr().out)
 
 
+# Commands that change or write something, serve, or print what another program takes as it is.
+NOT_READING = [
+    "champion",
+    "dags",
+    "due",
+    "init",
+    "lift",
+    "migrate",
+    "notify",
+    "pages",
+    "predict-ahead",
+    "repair",
+    "same-recipe",
+    "search",
+    "serve",
+    "show",
+    "try",
+]
+
+
+def test_each_command_that_reads_has_json() -> None:
+    commands = Path(__file__).parents[1].joinpath("docs/cli.md").read_text().partition("## Commands")[2]
+    about = {block.split()[0]: block for block in commands.split("### ")[1:]}
+    assert {name for name, block in about.items() if "`--json`" not in block} == set(NOT_READING)
+
+
 def test_a_command_of_a_hook_works_on_the_repository_of_its_home(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

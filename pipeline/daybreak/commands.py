@@ -194,23 +194,29 @@ def lift(home: Home, *, reason: str, by: str = "") -> int:
     return 0
 
 
-def prune(home: Home, *, dry_run: bool = False) -> int:
+def prune(home: Home, *, dry_run: bool = False, json_: bool = False) -> int:
     """Delete data and models that no rollback could bring back any more, as `close` does each night.
 
     Args:
         home: whose nights these are
         dry_run: delete nothing, and show what would be deleted
+        json_: as JSON: a list of kinds with their numbers and bytes
     """
     from daybreak.contract.formats import size
     from daybreak.rollout.prune import prune as prunes
 
-    params, status = home.params, 0
-    for freed in prunes(home, params.night, params.register_, dry_run=dry_run):
-        print(f"{'would free' if dry_run else 'freed'} {size(freed.num_bytes)}: {freed.num:,} {freed.what}")
-        for left in freed.left:
-            print(left)
-            status = 1
-    return status
+    params = home.params
+    kinds = []
+    try:
+        for freed in prunes(home, params.night, params.register_, dry_run=dry_run):
+            kinds.append(freed)
+            if not json_:
+                shown = f"{size(freed.num_bytes)}: {freed.num:,} {freed.what}"
+                print("\n".join([f"{'would free' if dry_run else 'freed'} {shown}", *freed.left]))
+    finally:  # an open night ends it once folders were deleted
+        if json_:
+            print(json.dumps([asdict(freed) for freed in kinds]))
+    return int(any(freed.left for freed in kinds))
 
 
 def check(home: Home, *, rent: bool = False, json_: bool = False) -> int:

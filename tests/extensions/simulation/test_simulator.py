@@ -35,21 +35,14 @@ def test_where_spot_comes_and_goes_all_the_time_no_deadline_is_missed_for_less_t
 
 
 @pytest.mark.slow
-def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, capsys):
-    words = [
-        "simulate",
-        "--nights",
-        "4",
-        "--json",
-        str(tmp_path / "x.json"),
-        "--plot",
-        str(tmp_path / "x.svg"),
-    ]
-    assert cli.main(words) == 0
+def test_the_command_prints_a_table_or_figures_and_writes_a_picture(tmp_path, capsys):
+    words = ["simulate", "--nights", "4"]
+    assert cli.main([*words, "--plot", str(tmp_path / "x.svg")]) == 0
     printed = capsys.readouterr().out
     for name in (*POLICIES, OPTIMUM):
         assert name in printed
-    written = json.loads((tmp_path / "x.json").read_text())
+    assert cli.main([*words, "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
     assert written["nights"] == 4
     assert len(written["policy_nights"]) == 4 * (len(POLICIES) + 1)
     ours = next(row for row in written["policies"] if row["policy"] == OURS)
@@ -68,7 +61,6 @@ def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, c
         (["--traces", "nowhere.csv"], "there is no file nowhere.csv"),
         (["--plot", "picture.xyz"], "--plot picture.xyz"),
         (["--plot", "nowhere/picture.png"], "--plot nowhere/picture.png is in no folder that exists"),
-        (["--json", "nowhere/nights.json"], "--json nowhere/nights.json is in no folder that exists"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(words, reason, caplog):

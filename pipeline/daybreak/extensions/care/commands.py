@@ -1,20 +1,27 @@
 """Implements the commands `restore`, `audit`, `repair`, `drill` (daybreak/cli.py)."""
 
+import json
+
 from daybreak.check import print_checks
 from daybreak.storage.home import Home
 
 
-def restore(home: Home, *, commit: str = "", yes: bool = False) -> int:
+def restore(home: Home, *, commit: str = "", yes: bool = False, json_: bool = False) -> int:
     """Show what a lost ledger can be brought back from, and bring it back with --yes.
 
     Args:
         home: whose nights these are
         commit: the commit that it is to end with; the proposed one if left out
         yes: set the branch nights; else it is only shown
+        json_: as JSON: a list of sentences, once all is done
     """
     from daybreak.extensions.care.restore import restore as restores
 
-    for line in restores(home, home.params.register_, commit=commit, yes=yes):
+    lines = restores(home, home.params.register_, commit=commit, yes=yes)
+    if json_:
+        print(json.dumps(list(lines)))
+        return 0
+    for line in lines:
         print(line, flush=True)
     return 0
 

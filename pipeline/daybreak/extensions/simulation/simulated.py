@@ -101,19 +101,15 @@ def document(
     )
 
 
-def check_files(*, plot: str, json: str) -> None:
-    """Raises ParamsError for files that could not be written, before any night is played; "" means none."""
-    for option, name in (("--plot", plot), ("--json", json)):
-        if name and not Path(name).parent.is_dir():
-            raise ParamsError(f"{option} {name} is in no folder that exists; make {Path(name).parent} first")
-    if plot:
-        _check_ending(Path(plot))
-
-
-def _check_ending(path: Path) -> None:
+def check_picture(name: str) -> None:
+    """Raises ParamsError for a picture that could not be written, before any night is played; "" for none."""
     from matplotlib.backend_bases import FigureCanvasBase
 
-    endings = FigureCanvasBase.get_supported_filetypes()
+    if not name:
+        return
+    path, endings = Path(name), FigureCanvasBase.get_supported_filetypes()
+    if not path.parent.is_dir():
+        raise ParamsError(f"--plot {name} is in no folder that exists; make {path.parent} first")
     if path.suffix.removeprefix(".") not in endings:
         raise ParamsError(f"--plot {path} does not end as a picture; end it with one of {', '.join(endings)}")
 
