@@ -1,11 +1,14 @@
 """Lineage over a ledger of 1,000 nights, asked as a person asks."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from daybreak import cli
+from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
@@ -20,6 +23,12 @@ NUM_NIGHTS = 1000
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ledger")
+    _lay_out(folder)
+    import_nights(folder, NUM_NIGHTS)
+    return folder
+
+
+def _lay_out(folder: Path) -> None:
     (folder / "params.yaml").write_text(PARAMS)
     for words in (
         ["init", "--quiet", "--initial-branch=main"],
@@ -27,8 +36,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["-c", "user.name=A", "-c", "user.email=a@b", "commit", "--quiet", "--message=Begin"],
     ):
         checkout.git(*words, folder=folder)
-    import_nights(folder, NUM_NIGHTS)
-    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +46,11 @@ def in_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_why_tells_what_made_a_version_who_judged_it_and_when_it_served() -> None:
-    facts = dict(provenance.why(Home.here(), 501))
+    facts = dict(provenance.why(Home.here(), "501"))
     night = "2023-05-16"
     assert facts["version"] == f"daybreak 501, model {digest_of(500, 'model')}"
     assert facts["night"].startswith(f"{night}, schedule, began 2023-05-16 22:00 UTC")
-    assert facts["data"].endswith(
+    assert facts["samples"].endswith(
         f"2023-04-16 to 2023-05-15, judged up to {night}; {digest_of(500, 'arrays')}"
     )
     assert facts["machine"] == "g2-standard-4, spot, batch size 64"
@@ -55,9 +62,9 @@ def test_why_tells_what_made_a_version_who_judged_it_and_when_it_served() -> Non
 
 
 def test_a_version_that_never_served_says_so() -> None:
-    facts = dict(provenance.why(Home.here(), 2))
+    facts = dict(provenance.why(Home.here(), "2"))
     assert (facts["verdict"], facts["served"]) == ("reject: worse", "never")
-    assert provenance.why(Home.here(), NUM_NIGHTS - 1)[-2][1].startswith("since 2024-09-25")
+    assert dict(provenance.why(Home.here(), str(NUM_NIGHTS - 1)))["served"].startswith("since 2024-09-25")
 
 
 def test_who_used_a_day_names_those_that_trained_and_those_that_judged_on_it(
@@ -100,7 +107,7 @@ def test_what_is_neither_a_day_nor_a_digest_is_said(what: str) -> None:
 @pytest.mark.slow
 def test_a_version_is_named_by_its_number_or_by_the_day_of_its_night() -> None:
     assert version_of(Home.here(), "501") == 501
-    night = dict(provenance.why(Home.here(), 501))["night"].split()[0].rstrip(",;:")
+    night = dict(provenance.why(Home.here(), "501"))["night"].split()[0].rstrip(",;:")
     assert version_of(Home.here(), night) == 501
     with pytest.raises(ReleaseError, match="2001-01-01 is not a version, nor a night of the ledger"):
         version_of(Home.here(), "2001-01-01")
@@ -108,17 +115,83 @@ def test_a_version_is_named_by_its_number_or_by_the_day_of_its_night() -> None:
 
 def test_a_version_that_the_ledger_does_not_know_is_said() -> None:
     with pytest.raises(ReleaseError, match=r"no night of the ledger made version 5000; .*: 1 to 1000"):
-        provenance.why(Home.here(), 5000)
+        provenance.why(Home.here(), "5000")
 
 
 @pytest.mark.slow
-def test_the_command_line_answers_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_answers_in_words_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["why", "501"]) == 0
-    assert "verdict   promote: better" in capsys.readouterr().out
+    assert "verdict     promote: better" in capsys.readouterr().out
+    assert cli.main(["why", "2023-05-16", "--json"]) == 0
+    assert {"name": "verdict", "text": "promote: better"} in json.loads(capsys.readouterr().out)
     assert cli.main(["who-used", digest_of(7, "raw")[:10]]) == 0
     assert capsys.readouterr().out == "2022-01-08  version 8: brought it in, has it as data/raw\n"
     assert cli.main(["who-used", "2030-01-01"]) == 99
     assert cli.main(["why", "5000"]) == 1
+
+
+def test_a_night_is_named_by_its_day_and_answers_with_its_version() -> None:
+    shown = provenance.why(Home.here(), "2023-05-16")
+    assert shown == provenance.why(Home.here(), "501")
+    assert shown[0] == ("outcome", "Promoted: version 501 replaces version 499.")
+    assert ("cost", "$0.90, of $3.00 budget") in shown
+
+
+def test_what_names_no_night_is_said() -> None:
+    with pytest.raises(
+        ReleaseError,
+        match=r"2031-01-01 is neither a version nor a night .*; the newest night of the ledger is 2024-09-26",
+    ):
+        provenance.why(Home.here(), "2031-01-01")
+
+
+@pytest.fixture
+def small_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Returns a home with three nights in its ledger, and none in its folder."""
+    _lay_out(tmp_path)
+    import_nights(tmp_path, 3)
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
+    return Home.here()
+
+
+def test_a_night_that_failed_says_at_which_stage_and_how_to_go_on(small_home: Home) -> None:
+    folder = _opened(small_home, "2022-01-04")
+    (folder / records.RUN / "validate.error").write_text("DataError: 61 % of the rows are new;\nlook at them")
+    shown = provenance.why(small_home, "2022-01-04")
+    assert shown[0] == ("outcome", "The night failed at validate; version 3 stays.")
+    assert shown[1] == ("reason", "DataError: 61 % of the rows are new;\nlook at them")
+    assert shown[-1] == ("next", "daybreak night --night 2022-01-04")
+    assert not {"version", "served", "ledger"} & dict(shown).keys()
+    assert cli.main(["why", "2022-01-04"]) == 0
+
+
+def test_a_day_is_that_of_its_newest_night_open_or_closed(small_home: Home) -> None:
+    assert dict(provenance.why(small_home, "2022-01-03"))["version"].startswith("daybreak 3,")
+    _opened(small_home, "again", day="2022-01-03", at=datetime(2022, 1, 4, 9, tzinfo=UTC))
+    shown = dict(provenance.why(small_home, "2022-01-03"))
+    assert shown["outcome"] == "The night is under way; version 3 stays."
+    assert shown["reason"] == "The last stage done is open."
+    assert shown["night"].startswith("again, ")
+
+
+def _opened(home: Home, name: str, *, day: str = "", at: datetime | None = None) -> Path:
+    """Opens a night after the newest of the ledger by its records alone, and returns its folder."""
+    newest = ledger.history(home, limit=1)[0]
+    began = at or newest.night.started_at + timedelta(days=1)
+    night = replace(
+        newest.night,
+        id=name,
+        day=date.fromisoformat(day or name),
+        started_at=began,
+        decide_until=began + timedelta(days=1),
+        previous=newest.commit,
+    )
+    folder = home.nights / name
+    records.write(night, folder / records.RUN)
+    champion = ledger.champion_at(home, newest.commit)
+    assert champion
+    records.write(champion, folder / records.RUN)
+    return folder
 
 
 def test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has() -> None:

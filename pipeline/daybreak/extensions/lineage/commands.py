@@ -8,23 +8,22 @@ from daybreak.contract.formats import one_line
 from daybreak.storage.home import Home
 
 
-def why(home: Home, version: str, *, json_: bool = False) -> int:
-    """Show the origin of a version, its verdict, and when it served.
+def why(home: Home, what: str, *, json_: bool = False) -> int:
+    """Show why a night ended as it did, and the origin of its version, its verdict, and when it served.
 
     Args:
         home: whose nights these are
-        version: its number, or the name or the day of the night that made it
+        what: a night's name or day, also of a night that runs, or the number of a version
         json_: as JSON: a list of names and texts
     """
     from daybreak.extensions.lineage import provenance
-    from daybreak.rollout.rollback import version_of
 
-    shown = provenance.why(home, version_of(home, version))
+    shown = provenance.why(home, what)
     if json_:
         print(json.dumps([{"name": name, "text": text} for name, text in shown]))
         return 0
     for name, text in shown:
-        print(f"{name:9} {one_line(text)}")
+        print(f"{name:11} {one_line(text)}")
     return 0
 
 

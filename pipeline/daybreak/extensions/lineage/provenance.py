@@ -1,16 +1,17 @@
-"""Answers why a version serves, and which nights used a day or a digest, from the ledger alone.
+"""Answers why a night ended as it did and a version serves, and which nights used a day or a digest.
 
 Every commit of the ledger has the night's records in it, so nothing has to be looked up elsewhere; only the
-files that the answer needs are read, all by one `git cat-file`, since there is a night for every day.
+files that the answer needs are read, all by one `git cat-file`, since there is a night for every day. The
+folder of a night, while it is here, adds what its stages wrote, and is all there is of a night that runs.
 """
 
 import json
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from daybreak.contract import records
+from daybreak.contract import formats, records
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.contract.record_parts import Record
 from daybreak.contract.record_types import (
@@ -25,8 +26,10 @@ from daybreak.contract.record_types import (
     Version,
 )
 from daybreak.registry import approval
-from daybreak.report import outcome
-from daybreak.storage import branch, checkout, ledger, ledger_notes
+from daybreak.report import evidence, outcome, summary
+from daybreak.report.links import Places
+from daybreak.report.outcome import NightView
+from daybreak.storage import branch, checkout, ledger, ledger_notes, night_folders
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -56,36 +59,114 @@ class Use:
     serves: bool
 
 
-def why(home: Home, number: int) -> list[tuple[str, str]]:
-    """Returns what a version was made of and who judged it, as pairs of a name and a text.
+def why(home: Home, what: str) -> list[tuple[str, str]]:
+    """Returns the end of a night with its reason, and the origin, verdict and service of its version.
 
-    Raises ReleaseError where no night of the ledger made the version.
+    Each is a pair of a name and a text.
+
+    Args:
+        home: whose nights these are.
+        what: the number of a version, or the id or the day of a night, closed or not. A day stands for its
+            night that was opened last.
+
+    Raises:
+        ReleaseError: no night of the home made the version, or has that name.
     """
     commits = ledger.commits(home)
     paths = [str(records.path_of(kind, records.RUN)) for kind in (Version, Refit)]
     texts = branch.texts_at(home, [commit.id for commit in commits], paths)
-    made = [
-        commit
+    made = {
+        commit.id: _numbers(files)
         for commit, files in zip(commits, texts, strict=True)
-        if not commit.rollback and number in _numbers(files)
-    ]
-    if not made:
-        known = sorted({known for files in texts for known in _numbers(files)})
-        span = f"{known[0]} to {known[-1]}" if known else "none"
-        raise ReleaseError(f"no night of the ledger made version {number}; the versions it has are: {span}")
-    entry = ledger.entries_of(home, [made[0]])[0]
+        if not commit.rollback
+    }
+    if what.isascii() and what.isdigit():
+        view, number = _of_version(home, int(what), commits, made), int(what)
+    else:
+        view = _of_night(home, what, [commit for commit in commits if not commit.rollback])
+        version = view.entry.refitted or view.entry.version
+        number = version.number if version else 0
+    entry = view.entry
+    headline = outcome.headline(view)
+    is_in_verdict = entry.verdict and headline.reason == entry.verdict.reason
+    summed = summary.summarize(view, places=Places())
     return [
-        ("outcome", outcome.headline(outcome.NightView(entry=entry)).sentence),
+        ("outcome", headline.sentence),
+        *([] if is_in_verdict else [("reason", headline.reason)]),
         *_made_of(home, entry, number),
+        *((fact.name.lower(), f"{fact.text}, {fact.beside}") for fact in summed.facts),
         *_judged(entry),
         *(
             ("erased" if note.erasure else "by hand", str(note))
             for note in ledger_notes.read(home)
             if number in note.versions
         ),
-        ("served", "; ".join(_served(home, number, commits)) or "never"),
-        ("ledger", entry.commit),
+        *([("served", "; ".join(_served(home, number, commits)) or "never")] if number else []),
+        *(
+            ("happened", f"{moment.at:%Y-%m-%d %H:%M} UTC {moment.what}")
+            for moment in evidence.timeline(entry)
+            if not moment.planned
+        ),
+        *([("ledger", entry.commit)] if entry.commit else []),
+        *(("next", action.command) for action in summed.actions if action.is_due),
     ]
+
+
+def _of_version(
+    home: Home, number: int, commits: Sequence[Commit], made: Mapping[str, Sequence[int]]
+) -> NightView:
+    """Returns the night that made a version; `made` has the versions of each night by its commit."""
+    found = next((commit for commit in commits if number in made.get(commit.id, ())), None)
+    if found:
+        return _view(home, ledger.entries_of(home, [found])[0])
+    for folder, _ in night_folders.unclosed(home):
+        view = outcome.view_of(folder)
+        if number in _numbers_of(view.entry):
+            return view
+    known = sorted({each for numbers in made.values() for each in numbers})
+    span = f"{known[0]} to {known[-1]}" if known else "none"
+    raise ReleaseError(f"no night of the ledger made version {number}; the versions it has are: {span}")
+
+
+def _of_night(home: Home, what: str, commits: Sequence[Commit]) -> NightView:
+    """Returns the night of an id or a day, the last one opened; `commits` are the ledger's nights."""
+    path = str(records.path_of(Night, records.RUN))
+    texts = branch.texts_at(home, [commit.id for commit in commits], [path])
+    closed = [
+        (records.loads(Night, files[path], source=f"{commit.id[:9]}:{path}"), commit)
+        for commit, files in zip(commits, texts, strict=True)
+        if path in files and (formats.short_id(commit.night) == what or f'"{what}"' in files[path])
+    ]
+    found = max(
+        (pair for pair in closed if _is_named(pair[0], what)),
+        key=lambda pair: pair[0].started_at,
+        default=None,
+    )
+    running = [pair for pair in night_folders.unclosed(home) if _is_named(pair[1], what)]
+    newest = max(running, key=lambda pair: pair[1].started_at, default=None)
+    if newest and (found is None or newest[1].started_at > found[0].started_at):
+        return outcome.view_of(newest[0])
+    if found is None:
+        last = f"; the newest night of the ledger is {commits[0].night}" if commits else ""
+        raise ReleaseError(f"{what} is neither a version nor a night or its day{last}")
+    return _view(home, ledger.entries_of(home, [found[1]])[0])
+
+
+def _is_named(night: Night, what: str) -> bool:
+    return what in (night.id, formats.short_id(night.id), str(night.day))
+
+
+def _view(home: Home, entry: Entry) -> NightView:
+    """Returns a night of the ledger, with the sentences of its stages where its folder is still here."""
+    folder = home.nights / entry.night.id
+    if not folder.exists():
+        return NightView(entry=entry)
+    return replace(outcome.view_of(folder), entry=entry)
+
+
+def _numbers_of(entry: Entry) -> list[int]:
+    refit = entry.refit.version if entry.refit else None
+    return [version.number for version in (entry.version, refit) if version]
 
 
 def _numbers(files: dict[str, str]) -> list[int]:
@@ -186,29 +267,25 @@ def _names(text: str, digest: str) -> bool:
 
 def _made_of(home: Home, entry: Entry, number: int) -> list[tuple[str, str]]:
     night, version, dataset, refit = entry.night, entry.version, entry.dataset, entry.refit
-    assert version is not None
     if refit and refit.version and refit.version.number == number:
         version = refit.version
-    pairs = [
-        ("version", f"{version.name} {version.number}, model {version.model_digest}"),
-        ("night", f"{night.id}, {night.trigger}, began {night.started_at:%Y-%m-%d %H:%M} UTC"),
-        ("run", version.run_id),
-        *([("refit", _refit(refit))] if refit else []),
-    ]
+    pairs = [("night", f"{night.id}, {night.trigger}, began {night.started_at:%Y-%m-%d %H:%M} UTC")]
+    if version:
+        pairs.append(("version", f"{version.name} {version.number}, model {version.model_digest}"))
+        pairs.append(("run", version.run_id))
+    if refit:
+        pairs.append(("refit", _refit(refit)))
     if dataset is not None:
         pairs.append(
             (
-                "data",
-                f"{dataset.num_samples:,} samples, {dataset.first_day} to {dataset.last_day}, judged up to "
+                "samples",
+                f"{dataset.num_samples:,}, {dataset.first_day} to {dataset.last_day}, judged up to "
                 f"{night.day}; {dataset.digest}",
             )
         )
-    if entry.report is not None:
-        pairs.append(
-            ("rows", f"{entry.report.num_clean:,} clean, {entry.report.num_quarantined:,} quarantined")
-        )
     pairs.append(("code", night.code_commit))
-    pairs.append(("params", _changed_params(home, entry)))
+    if entry.commit:
+        pairs.append(("params", _changed_params(home, entry)))
     if entry.plan is not None:
         pairs.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
     if entry.training is not None:
@@ -240,6 +317,8 @@ def _judged(entry: Entry) -> list[tuple[str, str]]:
     verdict = entry.verdict
     pairs = [("verdict", f"{verdict.action}: {verdict.reason}")]
     pairs += [("check", f"{check.name}: {check.text}") for check in verdict.checks]
+    if not verdict.challenger:
+        return pairs
     who = "by the gate, and by nobody since it was not promoted"
     if verdict.approve_until:
         who = f"it {approval.words(verdict, entry.approval, over=True)}"
