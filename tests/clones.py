@@ -17,7 +17,8 @@ def clone(source: Path, folder: Path) -> Path:
     """The commit that `source` is at, on the branch main of a new repository in `folder`."""
     for words in (
         ["init", "--quiet", "--initial-branch=main", str(folder)],
-        ["-C", str(folder), "fetch", "--quiet", str(source), "HEAD"],
+        # A shallow source, as actions/checkout makes, gives nothing without the option.
+        ["-C", str(folder), "fetch", "--quiet", "--update-shallow", str(source), "HEAD"],
         ["-C", str(folder), "reset", "--quiet", "--hard", "FETCH_HEAD"],
         ["-C", str(folder), "config", "user.name", "A Test"],
         ["-C", str(folder), "config", "user.email", "test@example.org"],

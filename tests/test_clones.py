@@ -1,6 +1,7 @@
 """A clone for a test or a benchmark opens nights, also of a checkout that has some."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,14 @@ def test_a_clone_of_a_checkout_with_nights_has_none_and_misses_none(
     expect_ledger(Home.here(), params.load(made).register_, opens=True)
     branches = subprocess.check_output(["git", "branch", "--all", "--format=%(refname)"], text=True)
     assert branches.split() == ["refs/heads/main"]
+
+
+def test_a_clone_of_a_shallow_checkout_is_at_its_commit(
+    repository: Path, commit: Callable[[str], str], tmp_path: Path
+) -> None:
+    (repository / "more").touch()
+    newest = commit("More")
+    words = ["git", "clone", "--quiet", "--depth=1", repository.as_uri(), str(tmp_path / "shallow")]
+    subprocess.run(words, check=True)
+    made = clone(tmp_path / "shallow", tmp_path / "clone")
+    assert subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=made, text=True).strip() == newest
