@@ -30,6 +30,8 @@ settings.register_profile("patient", deadline=None, max_examples=50, derandomize
 settings.load_profile("patient")
 # The Makefile exports it for `up`; pages link to MLflow where it is set: a test that wants links sets it.
 os.environ.pop("MLFLOW_UI", None)
+# A user's git may sign commits or run hooks: of those settings, tests and what they start have none.
+os.environ |= {"GIT_CONFIG_GLOBAL": str(Path(__file__).with_name("gitconfig")), "GIT_CONFIG_NOSYSTEM": "1"}
 # Read when gcsfs is imported, which a test without a service may be the first to do.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 

@@ -24,6 +24,14 @@ def test_a_clone_of_a_checkout_with_nights_has_none_and_misses_none(
     assert branches.split() == ["refs/heads/main"]
 
 
+def test_tests_commit_whatever_the_settings_of_a_users_git(
+    repository: Path, commit: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / ".gitconfig").write_text("[commit]\n gpgsign = true\n[gpg]\n program = false\n")
+    monkeypatch.setenv("HOME", str(repository))
+    assert commit("With settings")
+
+
 def test_a_clone_of_a_shallow_checkout_is_at_its_commit(
     repository: Path, commit: Callable[[str], str], tmp_path: Path
 ) -> None:

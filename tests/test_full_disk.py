@@ -133,6 +133,7 @@ def test_a_repository_of_another_user_is_named_with_its_owner(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # that of the tests allows all folders
     with pytest.raises(ReleaseError) as error:
         checkout.git("status", folder=repository)
     owner = repository.stat().st_uid
