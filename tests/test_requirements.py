@@ -1,6 +1,5 @@
 """The versions of packages that go with Daybreak; the packages that the core, and each extra, need."""
 
-import subprocess
 import sys
 import tomllib
 from functools import cache
@@ -14,6 +13,7 @@ from packaging.version import Version
 from daybreak.contract.extras import EXTRAS
 from tests import architecture
 from tests.distributions import closure, modules
+from tests.package_registry import out_of_reach, uv
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -43,12 +43,8 @@ def resolved(*, python: str, resolution: str, extra: str) -> dict[str, Version]:
         f"--resolution={resolution}",
         *(["--extra", extra] if extra else []),
     ]
-    command = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", *options, "pyproject.toml"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if "Failed to fetch" in done.stderr:
-        pytest.skip("the package registry cannot be reached")
-    assert done.returncode == 0, done.stderr
-    pins = (line.partition(";")[0].strip().split("==") for line in done.stdout.splitlines())
+    said = uv("pip", "compile", "--quiet", "--no-header", "--no-annotate", *options, "pyproject.toml")
+    pins = (line.partition(";")[0].strip().split("==") for line in said.splitlines())
     return {canonicalize_name(name.partition("[")[0]): Version(version) for name, version in pins}
 
 
@@ -56,6 +52,17 @@ def resolved(*, python: str, resolution: str, extra: str) -> dict[str, Version]:
 def of_the_base() -> set[str]:
     """The modules that the base installation has."""
     return modules(closure([Requirement("daybreak")]))
+
+
+def test_who_cannot_reach_the_registry_reads_why() -> None:
+    said = """error: Failed to fetch: `https://pypi.org/simple/six/`
+  cause: client error (Connect)
+  cause: invalid peer certificate: UnknownIssuer
+
+hint: Consider enabling use of system TLS certificates"""
+    assert "(invalid peer certificate: UnknownIssuer);" in out_of_reach(said)
+    assert "(error: Failed to fetch);" in out_of_reach("error: Failed to fetch\n")
+    assert out_of_reach("error: no such option") == ""
 
 
 def test_each_dependency_of_a_user_has_one_lower_bound() -> None:

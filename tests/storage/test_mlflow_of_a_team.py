@@ -2,7 +2,6 @@
 
 import functools
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from daybreak.rollout import rollback
 from daybreak.storage import mlflow_client, mlflow_writes
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
+from tests.package_registry import uv
 from tests.storage.mlflow_servers import LOGIN, log_in, mlflow_served
 from tests.toy import nights
 from tests.toy.stages import Release_, home, release
@@ -58,14 +58,8 @@ def installed(version: str, folder: Path) -> str:
     """The Python of a new environment with a version of MLflow, and the packages of its time."""
     until = f"--exclude-newer={SERVERS[version]}"
     into = f"--python={folder}/bin/python"
-    for words in (
-        ["venv", "--quiet", "--python=3.11", str(folder)],
-        ["pip", "install", "--quiet", into, until, f"mlflow=={version}", "flask-wtf"],
-    ):
-        done = subprocess.run(["uv", *words], capture_output=True, text=True, check=False)
-        if "Failed to fetch" in done.stderr:
-            pytest.skip("the package registry cannot be reached")
-        assert done.returncode == 0, done.stderr
+    uv("venv", "--quiet", "--python=3.11", str(folder))
+    uv("pip", "install", "--quiet", into, until, f"mlflow=={version}", "flask-wtf")
     return str(folder / "bin/python")
 
 
