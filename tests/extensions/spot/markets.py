@@ -8,7 +8,7 @@ import pytest
 from daybreak.extensions.simulation.replay import SimulatedJob
 from daybreak.extensions.simulation.traces import Trace
 
-DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "spot"
+DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[4] / "shared" / "data")) / "spot"
 TICK_S = 600.0
 
 
