@@ -22,12 +22,13 @@ import numpy as np
 
 from benchmarks import frame
 from daybreak.contract.errors import PlanError
+from daybreak.contract.record_types import BEFORE_TRAINING
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test import forecast, looks
 from daybreak.extensions.live_test.ramp import Pace, clock_by
 from daybreak.planning import planner
-from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST
+from daybreak.prediction.time_budget import TEST
 from daybreak.statistics.sequential import group_bounds, spend
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 

@@ -10,7 +10,7 @@ from typing import Any
 from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import LOCAL, Rental
-from daybreak.contract.record_types import Night, Plan
+from daybreak.contract.record_types import BEFORE_TRAINING, Night, Plan
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.machines import catalog
 from daybreak.machines.catalog import rented
@@ -19,7 +19,6 @@ from daybreak.planning.candidates import TrainingTask, candidates
 from daybreak.planning.search import Candidate, PlanLimits, relax
 from daybreak.prediction.costs import Estimate, least_extra_s, predict
 from daybreak.prediction.efficiency import Efficiency
-from daybreak.prediction.time_budget import BEFORE_TRAINING
 from tests.planning.jobs import DATASET, night, profile, with_speeds
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")

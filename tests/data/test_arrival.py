@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import NothingToDo, NotYet, ParamsError, SourceUnreachable
-from daybreak.contract.record_parts import JobForecast, Placement, PlanReasons, Rental
+from daybreak.contract.record_parts import JobForecast, Placement, PlanReasons, Portion, Rental
 from daybreak.contract.record_types import Batch, Night, Plan
 from daybreak.contract.sections import IngestParams
 from daybreak.data.database import Database
@@ -52,7 +52,11 @@ class Morning:
         """Runs `ingest` so many hours after the opening."""
         self.hours = at
         tonight = night or minimal_night(
-            OPENED, id=str(TONIGHT), day=TONIGHT, train_until=OPENED + timedelta(hours=18)
+            OPENED,
+            id=str(TONIGHT),
+            day=TONIGHT,
+            train_until=OPENED + timedelta(hours=18),
+            decide_until=OPENED + timedelta(hours=24),
         )
         source = source or Files(self.url, **self.source)
         return ingest(Home.here(), tonight, source, LINES, IngestParams(**self.params))
@@ -295,15 +299,21 @@ def test_a_database_offers_days_up_to_its_watermark(tmp_path: Path, mark: str, n
     assert (before, source.version(TONIGHT)) == ("1", "2")
 
 
-def _trained(morning: Morning, *, planned_hours: float, fastest_hours: float) -> Night:
+def _trained(
+    morning: Morning, *, planned_hours: float, fastest_hours: float | None, after_hours: float = 0.0
+) -> Night:
     """Returns a night that follows one in the ledger, whose job began after an hour."""
     started = FIRST + timedelta(days=1)
-    fastest = Placement(
-        rental=Rental(machine="h100"),
-        expected_s=1.0,
-        expected_usd=1.0,
-        latest_start=started + timedelta(hours=18 - fastest_hours),
-    )
+    fastest = [
+        Placement(
+            rental=Rental(machine="h100"),
+            expected_s=1.0,
+            expected_usd=1.0,
+            latest_start=started + timedelta(hours=18 - hours),
+        )
+        for hours in (fastest_hours,)
+        if hours is not None
+    ]
     plan = Plan(
         rental=Rental(machine="t4"),
         forecast=JobForecast(expected_s=1.0, interval=(1.0, planned_hours * 3600), expected_usd=1.0),
@@ -311,7 +321,8 @@ def _trained(morning: Morning, *, planned_hours: float, fastest_hours: float) ->
         micro_batch_size=1,
         num_samples=1,
         checkpoint_every_s=60.0,
-        fallbacks=(fastest,),
+        fallbacks=tuple(fastest),
+        after=(Portion(name="gate", expected_s=after_hours * 3600, expected_usd=0.0),),
         reasons=PlanReasons(runner_up=""),
     )
     training = minimal_training(elapsed_s=1800.0, ended_at=started + timedelta(hours=3.5))
@@ -320,7 +331,9 @@ def _trained(morning: Morning, *, planned_hours: float, fastest_hours: float) ->
         records.write(record, records.RUN)
     commit = close(1, after="", train_until=started + timedelta(hours=18))
     tonight = minimal_night(OPENED, id=str(TONIGHT), day=TONIGHT, previous=commit)
-    return replace(tonight, train_until=OPENED + timedelta(hours=18))
+    return replace(
+        tonight, train_until=OPENED + timedelta(hours=18), decide_until=OPENED + timedelta(hours=24)
+    )
 
 
 def test_a_night_waits_no_longer_than_the_fastest_machines_need(
@@ -338,3 +351,32 @@ def test_a_night_waits_no_longer_than_the_fastest_machines_need(
     )
     with pytest.raises(NothingToDo, match="takes both days"):
         morning.look(night=tonight, at=13)
+
+
+def test_a_first_night_waits_no_longer_than_until_its_training_has_to_end(morning: Morning) -> None:
+    morning.params["wait_hours"] = 30
+    with pytest.raises(NotYet, match=r"waits until 2025-03-06 21:00 UTC, after which training would not be"):
+        morning.look()
+
+
+@pytest.mark.parametrize(
+    ("planned_hours", "after_hours", "until"),
+    [
+        (4, 0, "16:00"),  # 18 - 1 - 4
+        (4, 8, "14:00"),  # evaluation and gate of 8 h have to end within 24 h
+    ],
+)
+def test_on_one_machine_a_night_waits_no_longer_than_a_plan_has_time_for(
+    morning: Morning,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    planned_hours: float,
+    after_hours: float,
+    until: str,
+) -> None:
+    make_home(tmp_path / "night", monkeypatch)
+    morning.params["wait_hours"] = 20
+    tonight = _trained(morning, planned_hours=planned_hours, fastest_hours=None, after_hours=after_hours)
+    with pytest.raises(NotYet, match=f"waits until 2025-03-06 {until} UTC, after which training"):
+        morning.look(night=tonight)

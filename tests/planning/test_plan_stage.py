@@ -8,7 +8,7 @@ import pytest
 
 from daybreak import cli
 from daybreak.contract import records
-from daybreak.contract.record_types import Plan
+from daybreak.contract.record_types import Batch, Plan
 from daybreak.machines import pricelist
 from tests.planning.jobs import DATASET, night, profile
 
@@ -77,3 +77,13 @@ def test_a_plan_that_cannot_be_says_the_least_that_helps(home, caplog):
     records.write(night(hours=0.01, budget_usd=0), records.RUN)
     assert cli.main(["plan", "--explain"]) == 78
     assert "PlanError: no machine of plan.machines trains on 1,000,000 samples by" in caplog.text
+
+
+def test_what_the_night_waited_for_its_day_is_no_time_to_train(home):
+    records.write(night(hours=4), records.RUN)
+    assert cli.main(["plan"]) == 0
+    assert records.read(Plan, records.RUN).rental.machine == "local"
+    batch = Batch(day=DATASET.last_day, num_rows=1, num_bytes=1, digest="", late_days=(), waited_hours=1.5)
+    records.write(batch, records.RUN)
+    assert cli.main(["plan"]) == 0
+    assert records.read(Plan, records.RUN).rental.machine == "g2-standard-4"

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import PlanError
-from daybreak.contract.record_types import Night
-from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST, TEST_SHARES, Decided, window, windows
+from daybreak.contract.record_types import BEFORE_TRAINING, Night
+from daybreak.prediction.time_budget import TEST, TEST_SHARES, Decided, window, windows
 from tests.planning.jobs import DATASET, night, profile
 
 

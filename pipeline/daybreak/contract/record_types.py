@@ -45,6 +45,7 @@ from daybreak.contract.record_parts import (
 )
 
 ADOPTS = "adopt: "  # how the trigger of a night begins that adopts a model, which it names
+BEFORE_TRAINING = 0.05  # share of the time until training ends that plans keep for the stages before it
 Action = Literal["promote", "reject", "wait", "no data"]  # what a gate decides
 
 

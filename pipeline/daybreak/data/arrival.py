@@ -5,11 +5,13 @@ the day has not changed for some minutes. While a newer day is offered and this 
 will hardly come. Waiting ends `ingest.wait_hours` after the opening, or earlier, where training would not be
 done in time any more. How long that takes is read off the night before:
 
-    overhead        from its opening to the submission of its job, without its own wait
+    overhead        from its opening to the submission of its job, without its own wait, or the share of the
+                    time that every plan keeps for it, if that is more
     job             what its plan, or the fastest of its fallbacks, takes at most
 
-So waiting ends at train_until - overhead - job of the fastest machines; from train_until - overhead - job of
-the planned machines on, faster ones are needed, which the sentence of the wait says.
+So waiting ends at last - overhead - job of the fastest machines, where last is train_until, or what
+evaluation and gate take before the decision; from last - overhead - job of the planned machines on, faster
+ones are needed, which the sentence says. Where no night has trained, waiting ends at train_until.
 """
 
 import json
@@ -22,7 +24,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.data_source import Source
 from daybreak.contract.errors import NoFiles, NothingToDo, NotYet, ParamsError, SourceUnreachable
 from daybreak.contract.formats import duration
-from daybreak.contract.record_types import Night
+from daybreak.contract.record_types import BEFORE_TRAINING, Night
 from daybreak.contract.sections import IngestParams
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -61,19 +63,23 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
     entry = next(
         (one for one in reversed(ledger.before(home, night, limit=NIGHTS_BACK)) if one.training), None
     )
-    if entry is None or not (entry.plan and entry.training and entry.batch):
-        return DayWait(until=until)
+    if entry is None or not (entry.plan and entry.training and entry.batch and entry.training.ended_at):
+        return DayWait(until=min(until, night.train_until), is_cut=night.train_until < until)
     plan, training = entry.plan, entry.training
-    if training.ended_at is None:
-        return DayWait(until=until)
     submitted = training.ended_at - timedelta(seconds=training.took_s)
     overhead = submitted - entry.night.started_at - timedelta(hours=entry.batch.waited_hours)
     planned = timedelta(seconds=plan.forecast.interval[1])
     fastest = min([planned, *(entry.night.train_until - one.latest_start for one in plan.fallbacks)])
-    last = night.train_until - overhead - fastest
+    after = timedelta(seconds=sum(portion.expected_s for portion in plan.after))
+    trained_by = min(night.train_until, night.last_decision - after)
+
+    def arrived_by(job: timedelta) -> datetime:
+        return trained_by - max(overhead + job, job / (1 - BEFORE_TRAINING))
+
+    last = arrived_by(fastest)
     return DayWait(
         until=min(until, last),
-        faster_from=night.train_until - overhead - planned,
+        faster_from=arrived_by(planned),
         machines=str(plan.rental),
         is_cut=last < until,
     )

@@ -1,16 +1,19 @@
 """Runs the stage `plan`: reads the newest prices and the earlier nights, and plans tonight.
 
-`planner.plan` decides, without a clock or a network. A home that shares machines with others of a fleet plans
+`planner.plan` decides, without a clock or a network, for the hours that are left since the night's day was
+there. A home that shares machines with others of a fleet plans
 with its share of them, by the hook `share`, and is called again until the share begins.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 
 from daybreak import hooks
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Profile
+from daybreak.contract.record_types import Batch, Champion, Dataset, Night, Plan, Profile
 from daybreak.contract.sections import PlanSections
 from daybreak.machines.catalog import rented
 from daybreak.machines.pricelist import REFRESHED
@@ -30,13 +33,17 @@ def plan(
     *,
     backend: Backend,
     params: PlanSections,
+    batch: Batch | None = None,
 ) -> Plan:
     """Returns the plan of the night; raises PlanError with the least that helps if nothing is feasible.
 
-    Raises ParamsError where a job could not move among the places that params name.
+    What the night waited for its day, as `batch` has it, is no time to train. Raises ParamsError where a job
+    could not move among the places that params name.
     """
     if fault := backend.cannot_move(params.train.checkpoints):
         raise ParamsError(fault)
+    if batch:
+        night = replace(night, started_at=night.started_at + timedelta(hours=batch.waited_hours))
     entries = ledger.before(home, night, limit=scorecard.NIGHTS)
     available, listed = backend.machines(), rented(home.folder / REFRESHED)
     machines = everything(available, listed)

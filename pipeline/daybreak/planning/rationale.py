@@ -9,9 +9,9 @@ from math import log
 
 from daybreak.contract.formats import count, dollars, duration
 from daybreak.contract.record_parts import Option, PriceSource, Sync
-from daybreak.contract.record_types import Night, Plan
+from daybreak.contract.record_types import BEFORE_TRAINING, Night, Plan
 from daybreak.contract.units import HOUR_S
-from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST
+from daybreak.prediction.time_budget import TEST
 
 ROWS = 12  # of the table
 WIDTH, HEIGHT = 64, 12  # of the picture, in characters
