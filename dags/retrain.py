@@ -53,7 +53,7 @@ NO_TIMEOUT_S = timedelta(days=365).total_seconds()
 LOOKED_EVERY_S = 300.0  # for a day that is late: a look may list a bucket, or scan a table
 AHEAD_EVERY_S = 60.0  # beside a question: a run lasts up to so long after the answer
 
-# Airflow's alert counts from when a night was due, the night's own deadline from its opening.
+# That Airflow's alert leaves a night to be written to the ledger, after the deadline of both.
 OPENED_WITHIN = timedelta(minutes=10)
 
 LOCAL, CELERY = "LocalExecutor", "CeleryExecutor"

@@ -214,6 +214,40 @@ def test_a_night_that_is_due_has_the_newest_day_that_was_over_where_the_data_com
     assert opened(repository, night="due", due=due, set=HERE).day == day
 
 
+def test_a_night_of_a_schedule_that_may_wait_takes_the_day_that_is_over_though_the_source_has_it_not(
+    repository: Path,
+) -> None:
+    yesterday = datetime.now(UTC).date() - timedelta(days=1)
+    waits = opened(repository, trigger="schedule", set=["ingest.wait_hours=1"])
+    assert waits.day in (yesterday, yesterday + timedelta(days=1))  # midnight may pass meanwhile
+
+
+def test_a_night_of_a_schedule_that_does_not_wait_takes_the_newest_day_of_the_source(
+    repository: Path,
+) -> None:
+    assert opened(repository, trigger="schedule").day == date(2025, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("late_minutes", "since_due"),
+    [
+        (20, True),
+        (40, False),  # more than half of its hour to train: it is made up for, as of a backfill
+    ],
+)
+def test_the_deadline_counts_from_when_the_night_was_due(
+    repository: Path, late_minutes: int, *, since_due: bool
+) -> None:
+    due = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=late_minutes)
+    asked = ["predict.to=predictions", "predict.by_hours=1.5"]
+    night = opened(repository, due=due.isoformat(), day=date(2025, 1, 2), set=asked)
+    since = due if since_due else night.started_at
+    assert night.train_until - since == timedelta(hours=1)
+    assert night.decide_until - since == timedelta(hours=2)
+    assert night.predict_until == since + timedelta(hours=1.5)
+    assert night.started_at > due
+
+
 def test_a_day_that_is_not_over_is_neither_taken_nor_opened(repository: Path) -> None:
     newest = (datetime.now(UTC) - timedelta(hours=12)).date() - timedelta(days=1)
     with pytest.raises(ParamsError, match=r"is not over in Etc/GMT\+12 until .* UTC; ask for"):

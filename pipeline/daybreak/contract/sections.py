@@ -155,10 +155,11 @@ class NightParams(Section):
     """Time zone of `schedule`, such as `America/New_York`. A day of the data ends where the `zone` of the
     workload's table says."""
     train_hours: float = Field(18, gt=0)
-    """Hours from the opening of the night to the end of training, into which the plan must fit."""
+    """Hours to the end of training, into which the plan must fit. They count from when the schedule wanted
+    the night, and without one from its opening; so does a night that opens when half of them are gone."""
     decide_hours: float = Field(24, gt=0)
-    """Hours from the opening of the night to the decision: evaluation, a live test and a person's approval
-    must end by then, or the champion stays. At least `train_hours`."""
+    """Hours to the decision, counted as `train_hours`: evaluation, a live test and a person's approval must
+    end by then, or the champion stays. At least `train_hours`."""
     budget_usd: float = Field(50, ge=0)
     """US dollars that training may cost in a night. A plan or a job that would cost more is refused or
     stopped."""
@@ -623,9 +624,8 @@ class PredictParams(Section):
     the workload's `score_rows` if it has that, else the clean rows of the day; of a workload that recommends,
     the lists of all its users."""
     by_hours: float = Field(0, ge=0)
-    """Hours from the opening of the night until predictions are written, more than `night.train_hours`. If
-    they would be late by waiting for the decision, the champion's are written before it. 0: as
-    `night.decide_hours`."""
+    """Hours until predictions are written, counted as `night.train_hours`, and more than these. If they would
+    be late by waiting for the decision, the champion's are written before it. 0: as `night.decide_hours`."""
     top: int = Field(20, ge=1)
     """Items in the list of a user."""
     rows_per_file: int = Field(100_000, ge=1)

@@ -2,7 +2,9 @@
 
 A night runs in a git worktree of its own, `nights/<id>`, at one code commit, with its own
 params.yaml (overrides of the trigger written in) and its own `data/`. The deadline is fixed here,
-once; a second `open` of the same night returns the same deadline.
+once; a second `open` of the same night returns the same deadline. It counts from when a schedule wanted the
+night, unless at its opening more than half of the time to train is gone, as of one that is made up for: it
+would have no plan, and counts from its opening.
 """
 
 import logging
@@ -10,7 +12,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
@@ -51,6 +52,7 @@ from daybreak.storage.home import Home
 log = logging.getLogger(__name__)
 
 ARRAYS, KEYS = "data/arrays", "keys.json"
+SCHEDULE = "schedule"  # the trigger of a night by a schedule, of cron too
 SETTLING_DAYS = 14  # that follow a cold start, before slow drift is a reason for another
 NIGHTS_BACK = 7  # in which a night that predicted is looked for
 UNKNOWN_S, STARTING_S = 600.0, 120.0  # that predictions take before any did; until a stage is called
@@ -74,7 +76,8 @@ def open(
         home: whose nights these are.
         night: name of the night; the day if empty. A night that is open already is returned.
         day: the day whose data is the newest; if empty, the source's newest that is over in the table's zone.
-        due: when a schedule wanted the night, as 2025-01-31T03:00:00+00:00: its day is the newest over then.
+        due: when a schedule wanted the night, as 2025-01-31T03:00:00+00:00: its day is the newest over then,
+            and its deadline counts from then.
         set: overrides of params.yaml, `section.key=value`; with `here` they stay in this folder's own.
         trigger: who started it, and why.
         here: run in this folder, uncommitted changes and all, rather than in a worktree.
@@ -152,6 +155,8 @@ def _new(wanted: _Wanted) -> Night:
     for plug in (overridden.source, overridden.workload, overridden.backend):
         plug.find()  # rather than fail an hour later
     now, zone = datetime.now(UTC), cache(partial(zone_of, wanted.home, overridden))
+    if not wanted.due and wanted.trigger == SCHEDULE and overridden.ingest.wait_hours:
+        wanted.due = now.isoformat()  # the newest day of the source would never be one to wait for
     if wanted.day is None:
         due = _moment(wanted.due) if wanted.due else None
         wanted.day = days.newest_over(zone(), at=due) if due else _newest_day(overridden, zone, at=now)
@@ -171,10 +176,11 @@ def _keep_failure(wanted: _Wanted, error: Exception) -> None:
     The entry has the files of the commit, like any night, and deadline and budget as far as they can be read;
     an unknown day is replaced by the newest day that is over. An opened night of that name is left alone.
     """
-    with suppress(ParamsError):
+    try:
         due = _moment(wanted.due) if wanted.due else datetime.now(UTC)
-        wanted.day = wanted.day or days.newest_over("UTC", at=due)
-    wanted.day = wanted.day or days.newest_over("UTC", at=datetime.now(UTC))
+    except ParamsError:
+        wanted.due, due = "", datetime.now(UTC)
+    wanted.day = wanted.day or days.newest_over("UTC", at=due)
     wanted.name = wanted.name or str(wanted.day)
     os.chdir(wanted.root)  # not in a folder that is laid out anew
     try:
@@ -322,7 +328,10 @@ def _night(
     """Returns the record of a night that begins now; `month` may lower its budget."""
     given = loaded.night
     now, budget_usd = clock.utc().replace(microsecond=0), given.budget_usd
-    predict_until, predict_from = _to_predict(wanted.home, loaded, now)
+    due = _moment(wanted.due).astimezone(UTC).replace(microsecond=0) if wanted.due else now
+    is_made_up_for = now - due > timedelta(hours=given.train_hours) / 2
+    since = now if is_made_up_for else min(due, now)
+    predict_until, predict_from = _to_predict(wanted.home, loaded, since)
     if month:
         is_asked = any(one.startswith("night.budget_usd=") for one in wanted.assignments)
         budget_usd = month.limit(budget_usd, alone=is_asked)
@@ -332,8 +341,8 @@ def _night(
         id=wanted.name,
         day=day,
         started_at=now,
-        train_until=now + timedelta(hours=given.train_hours),
-        decide_until=now + timedelta(hours=given.decide_hours),
+        train_until=since + timedelta(hours=given.train_hours),
+        decide_until=since + timedelta(hours=given.decide_hours),
         budget_usd=budget_usd,
         trigger=wanted.trigger,
         airflow_run=_airflow_run(),
@@ -345,7 +354,7 @@ def _night(
     )
 
 
-def _to_predict(home: Home, loaded: Params, now: datetime) -> tuple[datetime | None, datetime | None]:
+def _to_predict(home: Home, loaded: Params, since: datetime) -> tuple[datetime | None, datetime | None]:
     """Returns when predictions have to be written, and when that has to begin; None where none are asked for.
 
     They may take twice as long as they took last, and at most half of the time.
@@ -355,7 +364,7 @@ def _to_predict(home: Home, loaded: Params, now: datetime) -> tuple[datetime | N
     last = next((one.predictions for one in ledger.history(home, limit=NIGHTS_BACK) if one.predictions), None)
     given = timedelta(hours=loaded.predict.by_hours or loaded.night.decide_hours)
     takes = timedelta(seconds=2 * (last.whole_s if last else UNKNOWN_S) + STARTING_S)
-    return now + given, now + given - min(takes, given / 2)
+    return since + given, since + given - min(takes, given / 2)
 
 
 def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loaded: Params) -> None:

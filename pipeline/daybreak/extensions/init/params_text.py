@@ -55,8 +55,8 @@ workload: {name}:{class_name(name)}
 backend: daybreak:Local
 
 night:
-  train_hours: 4                             # from the opening of the night to the end of training
-  decide_hours: 6                            # from the opening to the decision
+  train_hours: 4                             # from when a night is due to the end of training
+  decide_hours: 6                            # from then to the decision
   budget_usd: 50
 
 ingest:
