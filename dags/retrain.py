@@ -305,7 +305,7 @@ def nights_of(home: Home) -> DAG:
             retry_failures=True,
             outlets=[home.champion],
             post_execute=update_champion,
-            timeout=timedelta(hours=3).total_seconds(),
+            timeout=NO_TIMEOUT_S,  # a person may answer until decide_until
         )
         chain(
             CommandSensor(  # nights of one home take turns

@@ -89,6 +89,7 @@ DESCRIBE = """
         "audit": [task.bash_command for task in bag.dags["audit"].tasks],
         "drill": [task.bash_command for task in bag.dags["drill"].tasks],
         "runs": [dag.max_active_runs, dag.catchup],
+        "timeouts": [task.timeout for task in dag.tasks if isinstance(task, BaseSensorOperator)],
         "not_missed": importlib.import_module("retrain").NOT_MISSED,
         "schedule": starts(home=Path(os.environ["DAYBREAK_HOME"])),
         "of_assets": of_assets(),
@@ -417,6 +418,12 @@ def test_a_stage_that_is_not_done_or_was_killed_is_asked_again(ended: Any) -> No
     assert ended[0]["run"] == "success"
     asked = stages_called(ended[0])
     assert [asked.count(name) for name in ("train", "gate", "promote", "close")] == [3, 2, 2, 1]
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_no_task_that_waits_ends_before_the_night_does(described: Any) -> None:
+    assert min(described["timeouts"]) >= timedelta(days=365).total_seconds()  # promote waits for a person
 
 
 @pytest.mark.airflow

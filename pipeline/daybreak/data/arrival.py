@@ -63,9 +63,12 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
     entry = next(
         (one for one in reversed(ledger.before(home, night, limit=NIGHTS_BACK)) if one.training), None
     )
-    if entry is None or not (entry.plan and entry.training and entry.batch and entry.training.ended_at):
-        return DayWait(until=min(until, night.train_until), is_cut=night.train_until < until)
+    first = DayWait(until=min(until, night.train_until), is_cut=night.train_until < until)
+    if entry is None or not (entry.plan and entry.training and entry.batch):
+        return first
     plan, training = entry.plan, entry.training
+    if training.ended_at is None:
+        return first
     submitted = training.ended_at - timedelta(seconds=training.took_s)
     overhead = submitted - entry.night.started_at - timedelta(hours=entry.batch.waited_hours)
     planned = timedelta(seconds=plan.forecast.interval[1])
