@@ -67,15 +67,16 @@ class Scorer:
         there = process.scratch / to.name
         try:
             process.ask(verb, to=str(there), **arguments)
+            written = process.written(there)
         except NoAnswer as error:
             if error.is_sentence:
                 raise DataError(error.message) from None
             raise ReleaseError(
                 f"version {self.number} does not predict: {error}; fix its workload, or roll back"
             ) from None
-        with there.open("rb") as file:
+        with written as file:
             self.copy(file, to)
-        there.unlink()
+        there.unlink(missing_ok=True)
 
     def copy(self, source: BinaryIO, to: Path) -> None:
         """Copies a file of rows or predictions batch by batch, whole or not at all, without erased units."""

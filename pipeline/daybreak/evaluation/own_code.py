@@ -71,7 +71,7 @@ def asked(home: Home, folder: Path, *, arm: str, days: Sequence[date], batch_siz
     with CodeHost(__name__, answer_s=inf, home=home, reads=(home.tonight, folder)) as process:
         out = process.scratch / "columns.npz"
         process.ask("score", to=str(out), **case)
-        with np.load(out, allow_pickle=False) as archive:
+        with process.written(out) as file, np.load(file, allow_pickle=False) as archive:
             return {column: archive[column] for column in archive.files}
 
 

@@ -41,12 +41,16 @@ def predictions(
             process.ask(
                 "predict", version=str(folder), clean=str(clean), days=list(map(str, days)), to=str(to)
             )
+            tables = []
+            for day in days:
+                with process.written(part_of(day, to)) as file:
+                    tables.append(pq.read_table(file))
         except NoAnswer as error:
             raise DataError(
                 f"version {release.version} does not predict rows of its training days: "
                 f"{without_password(str(error))}"
             ) from None
-        return [pq.read_table(part_of(day, to), partitioning=None) for day in days]
+        return tables
 
 
 def _predict(*, version: str, clean: str, days: Sequence[str], to: str) -> dict[str, Any]:

@@ -17,10 +17,13 @@ When it is run, this file imports nothing of the pipeline, since a version bring
 
 import importlib
 import json
+import logging
 import math
+import os
 import runpy
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -31,10 +34,12 @@ import traceback
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 if TYPE_CHECKING:
     from daybreak.storage.home import Home
+
+log = logging.getLogger(__name__)
 
 ENDING_S = 2.0  # that a process which closed its socket may take to end
 HEAD = struct.Struct("!I")
@@ -170,6 +175,25 @@ class CodeHost:
             raise NoAnswer(str(reply["error"]), kind=str(reply.get("kind", "")), is_sentence=sentence)
         return reply
 
+    def written(self, path: Path) -> BinaryIO:
+        """Opens a file that the version was to write below `scratch`; NoAnswer where it left none.
+
+        It may have left anything there: a link, by which this process would read a file for it, or a pipe
+        that never ends. So no link is followed, not even to a folder, and only a file is opened.
+        """
+        opened = os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for part in path.relative_to(self.scratch).parts:
+                here, how = opened, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                opened = os.open(part, how, dir_fd=here)
+                os.close(here)
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise OSError(0, "it is no file")
+        except OSError as error:
+            os.close(opened)
+            raise NoAnswer(f"it left no {path.name} that can be read: {error.strerror}") from None
+        return os.fdopen(opened, "rb")
+
     def close(self) -> None:
         """Ends the process."""
         self.ended = self.ended or "its process was ended, since it serves no more"
@@ -199,7 +223,10 @@ def _end(
         process.kill()
         process.wait()
     ours.close()
-    scratch.cleanup()
+    try:
+        scratch.cleanup()
+    except (OSError, RecursionError) as error:  # folders in folders, deeper than they can be followed
+        log.warning("%s was not removed: %s; remove it", scratch.name, error)
 
 
 def main(number: int, target: str) -> None:
