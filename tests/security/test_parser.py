@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,6 +50,14 @@ def one_text(path: Path) -> None:
     pq.write_table(pa.table({"x": texts}), path, compression="zstd", store_schema=False)
 
 
+def dictionaries(path: Path) -> None:
+    """A long text for many rows in each of four columns, of which one has it in lists."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 40, pa.int32()), pa.array(["x" * 3_000_000]))
+    lists = pa.ListArray.from_arrays(range(41), texts)
+    columns = {**dict.fromkeys(("time", "a", "b"), texts), "lists": lists}
+    pq.write_table(pa.table(columns), path, compression="zstd")
+
+
 def levels(path: Path) -> None:
     """Lists of lists."""
     value: Any = 1
@@ -79,6 +88,7 @@ BOMBS: dict[Callable[[Path], None], tuple[str, str]] = {
     one_array: ("json.gz", WITHIN),
     one_list: ("parquet", WITHIN_LEAST),
     one_text: ("parquet", WITHIN),
+    dictionaries: ("parquet", WITHIN),
     levels: ("parquet", r"bomb\.parquet: it has values within values, 26 deep, and 20 are read"),
     columns: ("csv.gz", r"bomb\.csv\.gz: it has 20,000 columns, and 10,000 are read, of which one"),
     nulls: ("parquet", "4800000 rows"),
@@ -123,6 +133,25 @@ def test_a_small_file_takes_no_more_memory_than_its_limit_and_the_sentence_names
         assert pa.compute.match_substring_regex(pa.scalar(said), wanted).as_py(), said
         assert of_stage < 40_000_000
         assert of_parser < ROOM_BYTES + 4 * MAX_GB * 1e9 + 150_000_000  # of its libraries
+
+
+def test_rows_of_dictionaries_and_views_are_plain(tmp_path: Path) -> None:
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0], pa.int32()), pa.array(["a", "b"]))
+    two = [0, 2, 4]
+    kinds = {
+        "flat": coded,
+        "numbers": pa.array([7, 7, None, 8]).dictionary_encode(),
+        "lists": pa.ListArray.from_arrays([0, 1, 2, 3, 4], coded),
+        "pairs": pa.FixedSizeListArray.from_arrays(pa.concat_arrays([coded, coded]), 2),
+        "structs": pa.StructArray.from_arrays([coded], ["x"]),
+        "deep": pa.ListArray.from_arrays([*two, 4, 4], pa.StructArray.from_arrays([coded], ["x"])),
+        "maps": pa.MapArray.from_arrays([0, 1, 2, 3, 4], pa.array(list("klmn")), coded),
+        "views": pa.array(["a", "b", None, "a"], pa.string_view()),
+    }
+    pq.write_table(pa.table(kinds), tmp_path / "rows.parquet")
+    rows = Files(str(tmp_path / "rows.parquet")).reader.read(str(tmp_path / "rows.parquet"))
+    assert rows.to_pydict() == pa.table(kinds).to_pydict()
+    assert not {"dictionary", "view"} & set(re.findall("[a-z]+", " ".join(map(str, rows.schema.types))))
 
 
 def full(path: Path, line: str, *, of: int = 1) -> None:

@@ -84,10 +84,34 @@ def num_bytes(file: pq.ParquetFile) -> int:
     return int(max(packed, facts.num_rows * facts.num_columns * LEAST_BYTES))
 
 
-def without_views(schema: pa.Schema) -> pa.Schema:
-    """Returns columns with plain texts and bytes, as Arrow cannot take rows of views."""
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
+def plain(schema: pa.Schema) -> pa.Schema:
+    """Returns columns without views, of which Arrow cannot take rows, and without dictionaries.
+
+    A dictionary has a value once for all its rows: who decodes it later would have them all in memory.
+    """
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    types, views = pa.types, {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    fields = [kind.field(n).with_type(_plain(kind.field(n).type)) for n in range(kind.num_fields)]
+    plain = views.get(kind, kind)
+    if types.is_dictionary(kind):
+        plain = _plain(kind.value_type)
+    elif isinstance(kind, pa.BaseExtensionType):
+        stored = _plain(kind.storage_type)
+        plain = kind if stored == kind.storage_type else stored
+    elif types.is_struct(kind):
+        plain = pa.struct(fields)
+    elif types.is_map(kind):
+        plain = pa.map_(_plain(kind.key_type), _plain(kind.item_type), keys_sorted=kind.keys_sorted)
+    elif types.is_fixed_size_list(kind):
+        plain = pa.list_(fields[0], kind.list_size)
+    elif types.is_large_list(kind) or types.is_large_list_view(kind):
+        plain = pa.large_list(fields[0])
+    elif types.is_list(kind) or types.is_list_view(kind):
+        plain = pa.list_(fields[0])
+    return plain
 
 
 def expect_columns(num: int) -> None:

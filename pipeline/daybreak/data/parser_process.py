@@ -64,12 +64,12 @@ def parse(
     tables: Iterable[pa.Table]
     if path.lower().endswith(PARQUET):
         file = pq.ParquetFile(delivered)
-        schema, most = file_formats.without_views(file.schema_arrow), max_bytes
+        schema, most = file_formats.plain(file.schema_arrow), max_bytes
         _expect_bounded(schema)
         _expect_room(file_formats.num_bytes(file), max_bytes)
         limit(file_formats.num_bytes(file))
         batches = file.iter_batches(use_threads=False)  # whose stacks would count
-        tables = (pa.Table.from_batches([batch]).cast(schema) for batch in batches)
+        tables = (pa.Table.from_batches([batch]).cast(schema) for batch in batches)  # within the limit
     else:
         data = _unpacked(delivered, path, max_bytes)
         limit(len(data))
@@ -80,7 +80,7 @@ def parse(
     with pa.ipc.new_stream(rows, schema) as stream:
         for table in tables:
             stream.write_table(table)
-            _expect_room(rows.tell(), most)  # of values that a batch shares with others, only once
+            _expect_room(rows.tell(), most)
     rows.flush()
 
 
