@@ -135,6 +135,17 @@ ways = {
     "the mode by the newest call": newest_mode,
     "the times": lambda: changed(lambda: os.utime(theirs, (0, 0)), theirs),
     "an attribute": lambda: changed(lambda: os.setxattr(theirs, "user.mark", b"1"), theirs),
+    "the length of a user's file": lambda: os.truncate(theirs, 0),
+    "emptying a file that is opened to be read": lambda: os.open(theirs, os.O_TRUNC),
+    "emptying a file that is opened for nothing": lambda: os.open(theirs, 3 | os.O_TRUNC),
+    "a new file that runs as its owner": lambda: os.open(folder / "s", os.O_CREAT | os.O_WRONLY, 0o4777),
+    "a new file that runs as its group": lambda: call("creat", str(folder / "g").encode(), 0o2777),
+    "a node that runs as its owner": lambda: os.mknod(folder / "n", 0o104777),
+    "a nameless file that runs as its owner": lambda: os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o4777),
+    "opening by the newest call": lambda: call("openat2", -100, str(mine).encode(), bytes(24), 24),
+    "flags of a file": lambda: libc.ioctl(own.fileno(), 0x40086602, bytes(8)) and os.strerror(
+        ctypes.get_errno()
+    ),
     "capabilities": lambda: next(
         line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line
     ),
@@ -167,6 +178,7 @@ ENDS: dict[str, Any] = {
     "the mode by the newest call": None,
     "the times": None,
     "an attribute": None,
+    "opening by the newest call": "Function not implemented",
     "names of files of others": DENIED,
     "a user's file": DENIED,
     "another folder to write to": DENIED,
@@ -272,3 +284,42 @@ def test_the_end_of_a_version_is_told_as_it_was(tmp_path: Path) -> None:
         command = carried_code.command(None, script, scratch=tmp_path, reads=(script,))
         done = subprocess.run(command, env=carried_code.environment(tmp_path), check=False, timeout=300)
         assert done.returncode == status
+
+
+EMPTIES = """
+import os, sys
+for way in (lambda: os.truncate(sys.argv[1], 0), lambda: os.open(sys.argv[1], os.O_TRUNC),
+            lambda: os.open(sys.argv[1], 3 | os.O_TRUNC)):
+    try:
+        way()
+    except OSError as error:
+        print(error.strerror, flush=True)
+"""
+
+
+def test_a_file_keeps_its_length_where_landlock_has_no_say_in_it(tmp_path: Path) -> None:
+    """Before Linux 6.2, its interface has no right to truncate."""
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "script.py").write_text(EMPTIES)
+    (tmp_path / "file").write_text("canary")
+    command = carried_code.command(
+        None,
+        tmp_path / "script.py",
+        str(tmp_path / "file"),
+        scratch=tmp_path / "scratch",
+        reads=(tmp_path / "script.py", tmp_path / "file"),
+    )
+    program = (
+        "import sys; from daybreak.registry import confined; del confined.ACCESS[3]; "
+        "confined.main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command[3:]],
+        env=carried_code.environment(tmp_path / "scratch"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout.splitlines() == [REFUSED] * 3
+    assert (tmp_path / "file").read_text() == "canary"

@@ -2,7 +2,8 @@
 
 Landlock and namespaces leave ways out: a socket of the host is reached by its path, and so are services that
 take commands (a container engine, D-Bus, ssh-agent, a database that trusts its own users); modes, owners and
-times of files change without being written to; new interfaces of the kernel have had most of its faults.
+times of files change without being written to, before Linux 6.2 their lengths too; new interfaces of the
+kernel have had most of its faults.
 The filter is a program of classic BPF, which the kernel runs at each call (seccomp(2)). A refused call fails
 with EPERM. One that would change a mode, an owner or a time does nothing and says that it is done, since
 `shutil.copy` and much else sets modes which nobody needs. A call by another architecture's numbers (i386,
@@ -22,13 +23,18 @@ SET_SECCOMP, FILTER = 22, 2  # linux/prctl.h, linux/seccomp.h
 ALLOW, REFUSE, END = 0x7FFF0000, 0x00050000, 0x80000000  # REFUSE carries the error in its lower bits
 EPERM, ENOSYS = 1, 38
 # struct seccomp_data: the call's number, the architecture, and the lower halves of its arguments
-NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, (16, 24)
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, (16, 24, 32, 40)
 LOAD, AND, RETURN = 0x20, 0x54, 0x06  # linux/bpf_common.h: a word of the data, the constant
 IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT = 0x15, 0x35, 0x45
 X32 = 0x40000000  # the bit in a number that marks a call of x32
 STREAM, KIND_OF_SOCKET = 1, 0xF  # the kind is below the flags of a type
 NAMESPACES = 0x7E020080  # CLONE_NEW*: a new user namespace would give capabilities again
-TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into the terminal that the log is shown in
+# TIOCSTI and TIOCLINUX type into the terminal that the log is shown in. FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS,
+# FS_IOC_FSSETXATTR and FS_IOC_ENABLE_VERITY change a file that is open for reading alone.
+CONTROLS = (0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820, 0x40806685)
+# Of opening a file (include/uapi/asm-generic/fcntl.h)
+KIND_OF_ACCESS, WRITE, READ_WRITE, TRUNCATE, MAKES = 3, 1, 2, 0o1000, 0o100 | 0o20000000
+RUNS_AS_OWNER = 0o6000  # S_ISUID and S_ISGID
 
 Instruction = tuple[int, int, int, int]  # operation, steps if so, steps if not, constant
 
@@ -40,6 +46,12 @@ EXAMINED = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "ioctl": (16, 29),
+    "open": (2, -1),
+    "openat": (257, 56),
+    "openat2": (437, 437),
+    "creat": (85, -1),
+    "mknod": (133, -1),
+    "mknodat": (259, 33),
 }
 # Modes, owners, times and attributes, which Landlock does not cover
 IGNORED = {
@@ -67,6 +79,7 @@ IGNORED = {
 }
 REFUSED = {
     "socket": (41, 198),
+    "truncate": (76, 45),  # by a path, which Landlock covers since Linux 6.2; that of an open file is enough
     # other processes
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -111,7 +124,7 @@ def restrict(libc: Any) -> str:
 def program(machine: str) -> list[Instruction]:
     """Returns the filter's instructions for a machine."""
     architecture, column = MACHINES[machine]
-    refuse, ignore = _returns(REFUSE | EPERM), _returns(REFUSE)
+    refuse, ignore, absent = _returns(REFUSE | EPERM), _returns(REFUSE), _returns(REFUSE | ENOSYS)
     examined = {name: numbers[column] for name, numbers in EXAMINED.items()}
     always = [(numbers[column], ignore) for numbers in IGNORED.values()]
     always += [(numbers[column], refuse) for numbers in REFUSED.values()]
@@ -135,10 +148,16 @@ def program(machine: str) -> list[Instruction]:
             examined["clone"],
             [_load(ARGUMENTS[0]), (IF_ANY_BIT, 0, 1, NAMESPACES), refuse, _returns(ALLOW)],
         ),
-        # Its flags are in memory, which no filter reads; the C library then uses clone.
-        *_call(examined["clone3"], [_returns(REFUSE | ENOSYS)]),
-        *_call(examined["ioctl"], [_load(ARGUMENTS[1]), *_any_of(TERMINAL_INPUT, refuse), _returns(ALLOW)]),
-        *(step for number, does in always if number >= 0 for step in _call(number, [does])),
+        # Their flags are in memory, which no filter reads; who asks then uses clone, or openat.
+        *(step for name in ("clone3", "openat2") for step in _call(examined[name], [absent])),
+        *_call(examined["ioctl"], [_load(ARGUMENTS[1]), *_any_of(CONTROLS, refuse), _returns(ALLOW)]),
+        *(step for name, flags in (("open", 1), ("openat", 2)) for step in _opens(examined[name], flags)),
+        *(
+            step
+            for name, mode in (("creat", 1), ("mknod", 1), ("mknodat", 2))
+            for step in _call(examined[name], [*_unless_as_owner(mode), _returns(ALLOW)])
+        ),
+        *(step for number, does in always for step in _call(number, [does])),
         _returns(ALLOW),
     ]
 
@@ -152,8 +171,39 @@ def _returns(value: int) -> Instruction:
 
 
 def _call(number: int, then: list[Instruction]) -> list[Instruction]:
-    """Returns the steps for one call, the last of which returns; other calls go on after them."""
-    return [(IF_EQUAL, 0, len(then), number), *then]
+    """Returns the steps for one call, the last of which returns; other calls go on after them.
+
+    A call that the machine does not have has no steps.
+    """
+    return [] if number < 0 else [(IF_EQUAL, 0, len(then), number), *then]
+
+
+def _opens(number: int, flags: int) -> list[Instruction]:
+    """Returns the steps for a call that opens a file, whose argument `flags` is followed by its mode.
+
+    Before Linux 6.2, Landlock has no say where a file that may be read is emptied by opening it, unless it is
+    opened for writing.
+    """
+    return _call(
+        number,
+        [
+            _load(ARGUMENTS[flags]),
+            (IF_ANY_BIT, 0, 4, TRUNCATE),
+            (AND, 0, 0, KIND_OF_ACCESS),
+            (IF_EQUAL, 2, 0, WRITE),
+            (IF_EQUAL, 1, 0, READ_WRITE),
+            _returns(REFUSE | EPERM),
+            _load(ARGUMENTS[flags]),
+            (IF_ANY_BIT, 0, 3, MAKES),  # else the mode is no argument
+            *_unless_as_owner(flags + 1),
+            _returns(ALLOW),
+        ],
+    )
+
+
+def _unless_as_owner(mode: int) -> list[Instruction]:
+    """Returns the three steps that refuse to make a file which would run as its owner."""
+    return [_load(ARGUMENTS[mode]), (IF_ANY_BIT, 0, 1, RUNS_AS_OWNER), _returns(REFUSE | EPERM)]
 
 
 def _any_of(values: tuple[int, ...], then: Instruction) -> list[Instruction]:
