@@ -39,8 +39,8 @@ from benchmarks.bench_plausibility import Scores, judge, ok
 from daybreak.contract.sections import ValidateParams
 from daybreak.data import drift
 from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, DayLimits, learn
-from daybreak.data.day_figures import WINDOW, Figure, figures_of
-from daybreak.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
+from daybreak.data.day_figures import WINDOW, Figure, figures_of, quarantined_of
+from daybreak.data.day_sample import SKETCH, Sample, hours_of, sample_of, similarity, sketch_of
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import part_of
 from daybreak.data.suite import load, rules_of
@@ -275,9 +275,10 @@ class Shop:
         """Figures with those that pipeline/daybreak/data/day_history.py adds."""
         sketch = sketch_of(sample, LINES)
         again = max((similarity(sketch, other) for other in self._sketches[:place]), default=0.0)
-        quarantined = len(judged.bad) / max(1, judged.num_rows)
+        times = pq.read_table(part_of(sample.day), columns=[LINES.time], partitioning=None)[LINES.time]
+        bad_hours = hours_of(sample.day, times.take(pa.array(judged.bad)))
         return own | {
-            QUARANTINED: Figure("share", quarantined, num=own["rows"].num),
+            QUARANTINED: quarantined_of(sample, bad_hours, num=own["rows"].num),
             AGAIN: Figure("share", again, num=float(min(SKETCH, len(sketch)))),
         }
 

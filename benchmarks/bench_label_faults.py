@@ -41,8 +41,8 @@ from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import drift
 from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, DayLimits, learn
-from daybreak.data.day_figures import WINDOW, Figure, figures_of
-from daybreak.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
+from daybreak.data.day_figures import WINDOW, Figure, figures_of, quarantined_of
+from daybreak.data.day_sample import SKETCH, Sample, hours_of, sample_of, similarity, sketch_of
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import part_of
 from daybreak.data.suite import Suite, load, rules_of
@@ -289,9 +289,12 @@ class Home:
         """Returns the figures with those that pipeline/daybreak/data/day_history.py adds."""
         sketch = sketch_of(sample, self.table)
         again = max((similarity(sketch, other) for other in self._sketches[:place]), default=0.0)
-        quarantined = len(findings.bad) / max(1, findings.num_rows)
+        times = pq.read_table(part_of(sample.day), columns=[self.table.time], partitioning=None)[
+            self.table.time
+        ]
+        bad_hours = hours_of(sample.day, times.take(pa.array(findings.bad)))
         return own | {
-            QUARANTINED: Figure("share", quarantined, num=own["rows"].num),
+            QUARANTINED: quarantined_of(sample, bad_hours, num=own["rows"].num),
             AGAIN: Figure("share", again, num=float(min(SKETCH, len(sketch)))),
         }
 

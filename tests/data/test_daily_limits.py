@@ -151,6 +151,16 @@ def of_country(values: list[Any], country: str, change: Any) -> list[Any]:
             lambda values: [-999.0 if place % 6 == 0 else v for place, v in enumerate(values)],
             "spike price",
         ),
+        (
+            "fraud",
+            lambda values: [2 if place % 16 == 0 else v for place, v in enumerate(values)],
+            "neither fraud",
+        ),
+        (
+            "fraud",
+            lambda values: [-1 if place % 16 == 0 else v for place, v in enumerate(values)],
+            "neither fraud",
+        ),
     ],
     ids=[
         "all zero",
@@ -159,6 +169,8 @@ def of_country(values: list[Any], country: str, change: Any) -> list[Any]:
         "lost abroad",
         "inverted",
         "sentinel",
+        "twos among yes and no",
+        "sentinel among yes and no",
     ],
 )
 def test_a_fault_of_labels_or_a_sentinel_is_noticed(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -19,7 +20,7 @@ from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data.day_figures import WINDOW
 from daybreak.data.day_history import FIGURES
-from daybreak.data.partitions import part_of
+from daybreak.data.partitions import part_of, partitions
 from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, validate
 from tests.clones import home_here
@@ -248,6 +249,19 @@ def test_labels_that_come_late_are_judged_when_they_are_known(
     judge(every[-2], *every[:-2], table=late)
     with pytest.raises(DataError, match=f"{wrong} is unlike .* the mean fraud is [89]"):
         judge(every[-1], table=late)
+    for later in (1, 2):  # they go on without the day
+        day = every[-1] + timedelta(days=later)
+        deliver(day)
+        rows = pq.read_table(part_of(day), partitioning=None)
+        fraud = pa.array(np.random.default_rng(later).random(len(rows)) < 0.1).cast(pa.int64())
+        pq.write_table(rows.append_column("fraud", fraud).select(list(late.columns)), part_of(day))
+        (line,) = broken(judge(day, table=late))
+        assert re.search(
+            f"{wrong} came in before and stays out of training: {wrong} is unlike .* fraud", line
+        )
+        assert wrong not in partitions(CLEAN)
+    judge(day, table=late, accepted_days=[wrong])
+    assert wrong in partitions(CLEAN)
 
 
 @pytest.mark.parametrize(("num_days", "expected"), [(3, "0 %"), (40, "[0-9.]+ %")])

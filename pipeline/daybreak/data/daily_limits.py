@@ -79,6 +79,7 @@ _SENTENCES = {
     "last": "the last row comes at {value}",
     "longest": "the longest time without a row is {value}",
     "mean": "the mean {rest} is {value}",
+    "neither": "{rest} is neither 0 nor 1 in {value} of the rows",
     "label": "{rest}, the label's odds are {value} times those expected beside the other rows",
     "spike": "one value of {rest} is in {value} more of the rows than usual",
     "copies": "{value} of the rows are alike to another but for ids and time",
@@ -218,7 +219,7 @@ def family(name: str, *, label: str = "") -> str:
     ('labels', 'parts of labels')
     """
     of_forecast = {f"{label}{each}" for each in (BESIDE, AGAINST, SLOPE)}
-    if name in of_forecast | {f"mean {label}", f"missing {label}"}:
+    if name in of_forecast | {f"mean {label}", f"missing {label}", f"neither {label}"}:
         return LABELS
     if name.startswith(("label where ", f"{label} against ")):
         return LABEL_PARTS

@@ -10,6 +10,7 @@ Of each kind of column, with `WINDOW` earlier partitions as what is known:
                                       factor of two
     several X of Y                    values of Y with several values of X: customers of one invoice
     top X, size X, negative X, zero X a column by itself
+    mean X, neither X                 of a column of 0 and 1: the share of 1, and of what is neither
     spike X                           by how much the share of one value of a number is above its usual share:
                                       a sentinel such as -999, or a default
     X = V                             share of a small category's value
@@ -139,6 +140,8 @@ class _Together:
             if not _is_yes_or_no(self._numbers[number])
         }
         self._hours = np.concatenate([sample.hours for sample in samples])
+        parts = {name: np.split(values, self._ends[1:-1]) for name, values in self._numbers.items()}
+        self._flags = {name: np.array([_flag(part) for part in own]) for name, own in parts.items()}
         spiky = [name for name, values in self._numbers.items() if not _is_yes_or_no(values)]
         self._spikes = {name: self._above_usual(self._numbers[name]) for name in spiky[:MOST_SPIKES]}
 
@@ -200,6 +203,12 @@ class _Together:
         usual = (totals[np.arange(len(key))] - totals[first]) / np.clip(at, 1, WINDOW)
         return np.asarray(np.where(key != 0, shares - usual, 0.0)[group], dtype=np.float64)
 
+    def _was_yes_or_no(self, name: str, place: int) -> bool:
+        """Returns whether most of the days before have 0 and 1 alone; of the first day, whether it has."""
+        flags = self._flags[name][max(0, place - WINDOW) : place]
+        known = flags[np.isfinite(flags)]
+        return bool(known.mean() > 0.5) if len(known) else self._flags[name][place] == 1
+
     def _forecast(self, place: int) -> "Numbers | None":
         """Returns the forecast of the label of a day's rows by the days before it."""
         before = slice(self._ends[max(0, place - LEARNED_DAYS)], self._ends[place])
@@ -223,6 +232,11 @@ class _Together:
         numbers = {name: values[rows] for name, values in self._numbers.items() if name in sample.numbers}
         yield from _of_keys(day, keys, sample, self._table)
         yield from self._of_relations(day, keys, rows)
+        for name, values in numbers.items():
+            if self._was_yes_or_no(name, place):
+                there, is_either = np.isfinite(values), np.isin(values, (0, 1))
+                yield f"neither {name}", day.share(there & ~is_either, among=there)
+                numbers[name] = np.where(is_either, values, np.nan)
         yield from _of_numbers(day, numbers, self._table)
         yield from _of_times(sample.hours)
         yield from _of_slices(day, keys, sample)
@@ -447,6 +461,11 @@ def _slope(day: "_Day", label: "Numbers", forecast: "Numbers") -> Figure:
 
 def _is_yes_or_no(values: "Numbers") -> bool:
     return bool(np.isin(values[np.isfinite(values)], (0, 1)).all())
+
+
+def _flag(values: "Numbers") -> float:
+    """Returns 1 where all values of a day are 0 or 1, 0 where others are, NaN where none is known."""
+    return float(_is_yes_or_no(values)) if np.isfinite(values).any() else np.nan
 
 
 def _several(of: "Keys", values: "Keys") -> Figure:

@@ -68,13 +68,18 @@ class JudgedDay:
         return sorted((limit for limit in self.limits if not limit.holds), key=lambda limit: -limit.excess)
 
 
+def days() -> list[date]:
+    """Returns the days whose figures are kept, in order."""
+    return sorted(date.fromisoformat(path.stem[4:]) for path in FIGURES.glob("day=*.json"))
+
+
 def read() -> dict[date, Known]:
     """Returns the figures that are kept, by day."""
     kept = {}
-    for path in sorted(FIGURES.glob("day=*.json")):
-        content = json.loads(path.read_text())
+    for day in days():
+        content = json.loads((FIGURES / f"day={day}.json").read_text())
         figures = {name: Figure(*values) for name, values in content["figures"].items()}
-        kept[date.fromisoformat(path.stem[4:])] = Known(
+        kept[day] = Known(
             of=content["of"],
             figures=figures,
             sketch=content["sketch"],

@@ -86,7 +86,11 @@ def validate(
     scan = PartitionScan(table, suite, rules, engine=prepare.engine)
     checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params, agenda=agenda)
     judged = {day: scan.judge(day) for day in agenda.tonight}
-    again, refused = _judged_again(scan, checks, judge, night, beside=judged)
+    again, refused = _judged_again(scan, checks, judge, night, agenda.pending, beside=judged)
+    labelled = _labelled_since(agenda, night, table, suite, params)
+    _, mislabelled = _judged_again(scan, checks, judge, night, labelled, beside=judged)
+    agenda = agenda.without(mislabelled)
+    checks = replace(checks, agenda=agenda)
     judged = dict(sorted((judged | again).items()))
     findings = _Findings.of(judge, judged, suite, rules, of_schema=of_schema)
     findings.write_docs()
@@ -122,7 +126,8 @@ def validate(
                 Expectation(rule=f"slow drift: {one.words}", column="(day)", num_failed=0, success=False)
                 for one in trends
             ),
-            *refused,
+            *refused.values(),
+            *mislabelled.values(),
         ),
         drift=passed.drift,
         digest=known_digests.digest(home, CLEAN),
@@ -141,6 +146,14 @@ class _Agenda:
     tonight: Sequence[date]  # these, and all that passed before where the rules are others
     pending: Sequence[date]  # came in before and have not passed as they are: each is judged by itself
     restated: Set[date]  # passed with other rows than those that are here now
+
+    def without(self, days: Container[date]) -> "_Agenda":
+        """Returns the agenda of a home that does not have these days."""
+        raw, split_from = (
+            {day: digest for day, digest in digests.items() if day not in days}
+            for digests in (self.raw, self.split_from)
+        )
+        return replace(self, raw=raw, split_from=split_from)
 
 
 def _agenda(home: Home, night: Night, batch: Batch, digest: str) -> _Agenda:
@@ -165,6 +178,22 @@ def _agenda(home: Home, night: Night, batch: Batch, digest: str) -> _Agenda:
         pending=pending,
         restated=restated,
     )
+
+
+def _labelled_since(
+    agenda: _Agenda, night: Night, table: Table, suite: Suite, params: ValidateParams
+) -> list[date]:
+    """Returns the days that passed before their labels were known, which they are since the last night.
+
+    Not the newest of them, which is tonight's: wrong labels there stop the night. Others no night has judged,
+    as it was left out, or stopped by them; they leave training alone.
+    """
+    known = [day for day in day_history.days() if day <= night.day]
+    if not known or agenda.is_anew or not params.false_alarms_per_year or suite.limits == "off":
+        return []
+    before = {*agenda.came_in, *agenda.pending}
+    days = [day for day in agenda.raw if day not in before and is_ripe(table, day, by=night.day)]
+    return [day for day in days[:-1] if not is_ripe(table, day, by=known[-1])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,17 +315,18 @@ def _judged_again(
     checks: _Checks,
     judge: Judge,
     night: Night,
+    days: Sequence[date],
     *,
     beside: Mapping[date, PartitionFindings],
-) -> tuple[dict[date, PartitionFindings], list[Expectation]]:
-    """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
+) -> tuple[dict[date, PartitionFindings], dict[date, Expectation]]:
+    """Judges days that came in before; returns those that pass now, and of each other a line for the report.
 
     Each day is judged by the days before, some of which are judged anew too (`beside`), and by the labels
     that are known tonight.
     """
     passed: dict[date, PartitionFindings] = {}
-    refused = []
-    for day in checks.agenda.pending:
+    refused = {}
+    for day in days:
         judged = {day: scan.judge(day)}
         try:
             of_days = judge.findings(checks.suite.days, _figures(judged))
@@ -310,7 +340,7 @@ def _judged_again(
             )
             log.warning("%s %s: %s", day, stays, error)
             rule = f"{day} came in before and {stays}: {error}"
-            refused.append(Expectation(rule=rule, column="(day)", num_failed=1, success=False))
+            refused[day] = Expectation(rule=rule, column="(day)", num_failed=1, success=False)
     return passed, refused
 
 
