@@ -13,6 +13,7 @@ from tests.dags.servers import CHROMIUM
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+LIMIT_MS = 500_000.0  # less than a test may take, so that it says what it waited for
 OPEN_ALL = "document.querySelectorAll('details').forEach(part => part.open = true)"
 WIDER_BY = "document.documentElement.scrollWidth - window.innerWidth"
 
@@ -37,6 +38,7 @@ def chromium() -> Iterator["Browser"]:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser.on("context", lambda context: context.set_default_timeout(LIMIT_MS))
         yield browser
         browser.close()
 

@@ -42,7 +42,7 @@ def environment() -> dict[str, str]:
 def ask(url: str, body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=300) as answer:
             text = answer.read().decode()
             return json.loads(text) if text.startswith("{") else text
     except urllib.error.HTTPError as error:

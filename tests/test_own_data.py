@@ -147,7 +147,7 @@ def test_the_nights_ran_without_the_packages_of_extras(home: Path, installed: Pa
     for command in ("serve", "pages"):
         words = ["daybreak", command, "--port", "0"]
         done = subprocess.run(
-            words, cwd=home, env=environment(), capture_output=True, text=True, timeout=120, check=False
+            words, cwd=home, env=environment(), capture_output=True, text=True, timeout=600, check=False
         )
         assert done.returncode == 78
         assert re.search(r"\w+ is not installed; pip install 'daybreak\[serve\]'\n$", done.stderr)

@@ -36,15 +36,15 @@ def test_a_command_reaches_what_is_on_this_machine_though_a_proxy_is_set(
     with served(Answer) as address:
         url = f"http://{address}"
         with pytest.raises(requests.ConnectionError):
-            requests.get(url, timeout=30)
+            requests.get(url, timeout=300)
         assert cli.main(["show", "weather"]) == 78
-        assert requests.get(url, timeout=30).status_code == 200
-        assert httpx.get(url, timeout=30).status_code == 200  # Airflow's tasks ask its server so
-        assert urllib.request.build_opener().open(url, timeout=30).status == 200
+        assert requests.get(url, timeout=300).status_code == 200
+        assert httpx.get(url, timeout=300).status_code == 200  # Airflow's tasks ask its server so
+        assert urllib.request.build_opener().open(url, timeout=300).status == 200
         words = [sys.executable, "-c", f"import urllib.request as u; u.urlopen({url!r})"]
         subprocess.run(words, check=True, timeout=300)
     with pytest.raises(requests.ConnectionError):
-        requests.get("http://elsewhere.example", timeout=30)
+        requests.get("http://elsewhere.example", timeout=300)
 
 
 def test_services_of_a_network_of_containers_are_asked_without_it_and_those_of_a_domain_with_it() -> None:

@@ -31,7 +31,7 @@ def held(router: Running, number: int, sent: bytes = HALF, *, source: str = ELSE
     with contextlib.ExitStack() as stack:
         connections = []
         for _ in range(number):
-            one = socket.create_connection((host, int(port)), timeout=30, source_address=(source, 0))
+            one = socket.create_connection((host, int(port)), timeout=300, source_address=(source, 0))
             connections.append(stack.enter_context(contextlib.closing(one)))
             with contextlib.suppress(ConnectionError):  # the router may have closed it again
                 one.sendall(sent)
@@ -76,7 +76,7 @@ def test_half_open_connections_of_one_address_leave_the_router_to_the_others(hom
             session = requests.Session()
             session.get_adapter("http://").poolmanager.connection_pool_kw["source_address"] = (ELSEWHERE, 0)
             with session:
-                assert session.get(f"{router.url}/health", timeout=30).status_code == 200
+                assert session.get(f"{router.url}/health", timeout=300).status_code == 200
             assert answer_of(ours[-1]) == (408, "headers took more than 3 s; send them at once")
             assert {answer_of(one)[0] for one in ours[:20]} == {0}
         assert router.recommend("u1")["items"]
@@ -104,7 +104,7 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(
     monkeypatch.setattr(connections, "REQUEST_S", 1.0)
     num_sent = 2000
     with running(home) as router:
-        whole = len(requests.get(f"{router.url}/openapi.json", timeout=30).content)
+        whole = len(requests.get(f"{router.url}/openapi.json", timeout=300).content)
         asks = b"GET /openapi.json HTTP/1.1\r\nHost: router\r\n\r\n"
         with held(router, 1, asks) as (slow,):
             for _ in range(num_sent - 1):
@@ -133,7 +133,7 @@ def test_behind_a_trusted_proxy_requests_count_for_the_address_that_is_forwarded
 
     def ask(forwarded: str) -> int:
         headers = {"X-Forwarded-For": forwarded}
-        answer = requests.post(f"{router.url}/recommend", json={"user": "u1"}, headers=headers, timeout=30)
+        answer = requests.post(f"{router.url}/recommend", json={"user": "u1"}, headers=headers, timeout=300)
         return answer.status_code
 
     proxied = {"max_connections_per_address": 2, "trusted_proxies": ("127.0.0.0/8",)}

@@ -196,7 +196,7 @@ def test_rows_that_were_written_outlive_a_kill(home: Path) -> None:
     with started(home) as (process, url):
         for number in range(5):
             row = {**ROW, "account": f"e{number}"}
-            assert requests.post(f"{url}/predict", json={"rows": [row]}, timeout=60).status_code == 200
+            assert requests.post(f"{url}/predict", json={"rows": [row]}, timeout=300).status_code == 200
         until(lambda: len(list(kept_in(home))) - before == 5)
         process.kill()
     (home / "params.yaml").write_text(text)

@@ -124,7 +124,7 @@ def prometheus(router: Running, late_night: None, tmp_path: Path) -> Iterator[st
 def asked(address: str, path: str, **options: str) -> Any:
     """What Prometheus answers; "" while it does not."""
     try:
-        answer = requests.get(f"http://{address}/api/v1/{path}", params=options, timeout=30)
+        answer = requests.get(f"http://{address}/api/v1/{path}", params=options, timeout=300)
     except requests.ConnectionError:
         return ""
     if answer.status_code == requests.codes.unavailable:  # it starts

@@ -143,11 +143,11 @@ def test_a_body_that_does_not_say_its_size_is_limited_as_it_comes(router: Runnin
         for _ in range(40):
             yield b"u" * 50_000
 
-    answer = requests.post(f"{router.url}/recommend", data=body(), timeout=30)
+    answer = requests.post(f"{router.url}/recommend", data=body(), timeout=300)
     assert (answer.status_code, "more than 1,000,000 bytes" in answer.json()["error"]) == (413, True)
-    assert requests.post(f"{router.url}/recommend", data=b"no JSON", timeout=30).status_code == 400
+    assert requests.post(f"{router.url}/recommend", data=b"no JSON", timeout=300).status_code == 400
     deep = b'{"user": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    answer = requests.post(f"{router.url}/recommend", data=deep, timeout=30)
+    answer = requests.post(f"{router.url}/recommend", data=deep, timeout=300)
     assert (answer.status_code, "nested more than 20 deep" in answer.json()["error"]) == (400, True)
     assert router.get("recommend").status_code == 405
     assert router.get("nothing").status_code == 404
@@ -222,7 +222,7 @@ def test_versions_are_swapped_without_dropping_a_request(router: Running) -> Non
             while not stop.is_set():
                 number += 1
                 body = {"user": f"u{number % 500}"} if number % 500 not in (13, 14, 15) else {"user": "u1"}
-                answer = session.post(f"{router.url}/recommend", json=body, timeout=30)
+                answer = session.post(f"{router.url}/recommend", json=body, timeout=300)
                 shown = answer.json()
                 weight = shown["items"][0].split("/")[0]
                 answers.append((answer.status_code, shown["version"], float(weight)))

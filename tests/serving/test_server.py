@@ -46,7 +46,7 @@ def started(
         assert process.stderr is not None
         address = re.search(r"http://\S+:\d+", process.stderr.readline())
         assert address
-        until(lambda: requests.get(f"{address[0]}/health", timeout=30).status_code == 200)
+        until(lambda: requests.get(f"{address[0]}/health", timeout=300).status_code == 200)
         yield process, address[0]
     finally:
         process.kill()
@@ -56,7 +56,7 @@ def started(
 @pytest.mark.slow
 def test_what_was_acknowledged_outlives_a_kill(home: Path) -> None:
     def post(url: str, path: str, body: object) -> requests.Response:
-        return requests.post(f"{url}/{path}", json=body, timeout=30)
+        return requests.post(f"{url}/{path}", json=body, timeout=300)
 
     with started(home, host="::1") as (process, url):  # as a machine without IPv4 does
         shown = [post(url, "recommend", {"user": f"u{number}"}).json()["exposure"] for number in range(20)]
@@ -75,7 +75,7 @@ def test_what_was_acknowledged_outlives_a_kill(home: Path) -> None:
 def test_no_secret_of_the_router_is_in_its_answers_its_log_or_its_home(home: Path) -> None:
     names = ("DAYBREAK_TOKEN", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY", "POSTGRES_PASSWORD")
     with started(home, **dict.fromkeys(names, CANARY)) as (process, url):
-        said = [requests.get(f"{url}/health", timeout=30).text]
+        said = [requests.get(f"{url}/health", timeout=300).text]
         for token in (CANARY, "wrong"):
             options: dict[str, Any] = {"headers": {"Authorization": f"Bearer {token}"}, "timeout": 30}
             said += [

@@ -36,7 +36,7 @@ def test_who_holds_the_password_writes_and_a_router_only_reads(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry)
     search = f"{registry}/api/2.0/mlflow/experiments/search?max_results=1"
-    assert requests.get(search, timeout=30).status_code == 401
+    assert requests.get(search, timeout=300).status_code == 401
     log_in(monkeypatch, registry, ADMIN[0], "password1234")
     with pytest.raises(
         JobError, match="has a login and refuses this account; set MLFLOW_TRACKING_U"

@@ -49,7 +49,7 @@ class TeamServer:
             f"{self.url}/api/2.0/mlflow/users/create",
             json={"username": name, "password": password},
             auth=ADMIN,
-            timeout=30,
+            timeout=300,
         )
         made.raise_for_status()
 

@@ -182,5 +182,5 @@ def test_stop_a_running_night(person: Person, lead: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("DAYBREAK_HOME", str(lead))
     assert cli.main([*shlex.split(words), "--by", "ann"]) == 0
     said = person.page.locator(".live", has_text="stopped by ann")
-    said.wait_for(timeout=30_000)
+    said.wait_for()
     assert "the wrong prices" in said.inner_text()
