@@ -56,7 +56,7 @@ def test_clean_nights_of_a_shop_pass(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert max(report.num_quarantined / report.num_rows for report in reports) < 0.05
 
 
-@pytest.mark.skipif(not RETAIL.exists(), reason=f"{RETAIL} is not here")
+@pytest.mark.skipif(not RETAIL.exists(), reason="Online Retail is not here; set DAYBREAK_DATA")
 def test_real_nights_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = Files(url=str(RETAIL), columns=THEIRS)

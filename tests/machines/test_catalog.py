@@ -63,7 +63,7 @@ def test_there_are_several_regions_and_each_has_cpu_machines_to_fall_back_on():
 def test_shipped_prices_are_those_of_the_data_they_name():
     path = DATA / "prices" / "cyclenerd_gcp_2026-07-30.csv.gz"
     if not path.exists():
-        pytest.skip(f"{path} is missing: the prices of a day")
+        pytest.skip(f"{path} is missing; set DAYBREAK_DATA to the folder that holds prices/")
     table = pd.read_csv(path).set_index(["machine_type", "region"])
     columns = {"on-demand": "usd_hour", "spot": "usd_hour_spot"}
     of_the_data = [p for p in prices() if p.source.startswith("Cyclenerd/")]

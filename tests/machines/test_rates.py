@@ -174,7 +174,7 @@ def test_what_is_let_through_is_near_the_old_price_and_never_above_on_demand(usd
 def test_no_change_that_really_happened_would_have_been_refused():
     path = DATA / "prices" / "cyclenerd_gcp_monthly_history.csv.gz"
     if not path.exists():
-        pytest.skip(f"{path} is missing: the monthly history of prices")
+        pytest.skip(f"{path} is missing; set DAYBREAK_DATA to the folder that holds prices/")
     history = pd.read_csv(path).sort_values(["machine_type", "region", "snapshot_date"])
     groups = history.groupby(["machine_type", "region"])
     changes = pd.concat(

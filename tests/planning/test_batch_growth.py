@@ -35,7 +35,10 @@ from daybreak.prediction.priors import priors
 from daybreak.training.batch_schedule import LEAST_LOOKS, BatchSchedule
 from tests.planning.jobs import DATASET
 
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason=f"the published measurements are not in {DATA}")
+pytestmark = pytest.mark.skipif(
+    not (DATA / "throughput").exists(),
+    reason=f"{DATA / 'throughput'} is missing; set DAYBREAK_DATA to the folder that holds throughput/",
+)
 PLANNED = {"bert": 24, "cifar10": 128, "imagenet": 256, "ncf": 512}  # samples a batch
 # Machines by devices, and how many of them.
 WAYS = [("t4", 1, 1), ("t4", 4, 1), ("t4", 4, 4), ("dgx", 1, 1), ("dgx", 8, 1), ("dgx", 8, 2)]
