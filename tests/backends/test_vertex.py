@@ -505,6 +505,7 @@ def test_a_project_that_is_not_ours_is_a_sentence(service, tmp_path):
         vertex(service.url, project="q").submit(job(tmp_path))
 
 
+@pytest.mark.promise
 def test_live_jobs_of_this_home_are_listed_in_all_regions_and_those_of_others_are_not(
     service, tmp_path, monkeypatch
 ):

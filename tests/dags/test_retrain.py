@@ -317,6 +317,7 @@ ROLLBACKS = """
 
 @pytest.mark.airflow
 @pytest.mark.slow
+@pytest.mark.promise
 def test_the_form_of_a_rollback_reaches_the_command_line_and_nothing_in_it_is_run(
     in_airflow: Airflow, database: None, tmp_path: Path
 ) -> None:

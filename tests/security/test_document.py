@@ -33,5 +33,29 @@ def test_each_line_of_the_page_names_its_test_or_says_that_it_is_not_defended() 
     assert [line[:60] for line in lines if not NODE.search(line) and not line.startswith("**")] == []
 
 
+@cache
+def in_the_quick_tier(node: str) -> bool:
+    """Returns whether `make test` has it, by the marks of the test and of its file."""
+    path, _, name = node.partition("::")
+    marks: list[str] = []
+    for each in ast.parse((ROOT / path).read_text()).body:
+        if isinstance(each, ast.FunctionDef) and each.name == name:
+            marks += map(ast.unparse, each.decorator_list)
+        elif isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "pytestmark":
+            marks += map(ast.unparse, each.value.elts if isinstance(each.value, ast.List) else [each.value])
+    return "pytest.mark.promise" in marks or "pytest.mark.slow" not in marks
+
+
+def test_each_boundary_has_an_attack_in_the_quick_tier() -> None:
+    parts = [part for part in re.split(r"^##+ ", PAGE, flags=re.MULTILINE)[1:] if NODE.search(part)]
+    assert len(parts) > 10
+    slow = [
+        part.splitlines()[0]
+        for part in parts
+        if not any(in_the_quick_tier(one[0]) for one in NODE.finditer(part))
+    ]
+    assert slow == []
+
+
 def test_the_attacks_are_at_least_forty_by_other_names() -> None:
     assert len({one.name for one in ATTACKS}) == len(ATTACKS) >= 40

@@ -241,6 +241,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return seen | {"mode": stat.filemode((base / "home" / "id").stat().st_mode)}
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("way", WAYS)
 def test_no_way_leads_out_of_the_process_of_a_version(tried: dict[str, Any], way: str) -> None:
     if os.uname().machine != "x86_64" and way in ("calls of x32", "calls of i386"):
