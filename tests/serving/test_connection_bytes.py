@@ -18,6 +18,7 @@ from daybreak.extensions.router.settings import RouterParams
 
 READ = 262_144  # bytes that the event loop reads at once
 BODY = 1_000_000
+MOST_STEPS = 20  # of the event loop until an app has read what it reads
 BOUND = 2 * MAX_HEADER_BYTES + 4 * READ + 2 * BODY  # of what is kept for a connection
 HEAD = b"POST /recommend HTTP/1.1\r\nHost: router\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"  # up to the trailers
@@ -31,7 +32,7 @@ class Sent(asyncio.Transport):
         self.written, self.is_closed, self.is_paused = b"", False, False
 
     def write(self, data: Any) -> None:
-        self.written += bytes(data)
+        self.written = (self.written + bytes(data))[-READ:]  # the client reads
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -55,9 +56,38 @@ async def waits_for_ever(scope: Any, receive: Any, send: Any) -> None:
     await asyncio.Event().wait()
 
 
+async def answers_early(scope: Any, receive: Any, send: Any) -> None:
+    """An app that answers before the body has come."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+async def answers(scope: Any, receive: Any, send: Any) -> None:
+    """An app that answers once the body has come."""
+    while (await receive()).get("more_body"):
+        pass
+    await answers_early(scope, receive, send)
+
+
+async def fails(scope: Any, receive: Any, send: Any) -> None:
+    """An app that reads a piece of the body."""
+    await receive()
+    raise ValueError("the app fails")
+
+
+async def never_reads(scope: Any, receive: Any, send: Any) -> None:
+    """An app that neither reads the body nor answers."""
+    await asyncio.Event().wait()
+
+
+APPS = (waits_for_ever, answers_early, answers, fails, never_reads)
+
+
 @contextlib.contextmanager
-def connected(loop: asyncio.AbstractEventLoop) -> Iterator[tuple[Connection, Sent]]:
-    limiter = RequestLimiter(waits_for_ever, token="", max_body_bytes=BODY, max_requests_per_s=0)
+def connected(
+    loop: asyncio.AbstractEventLoop, app: Any = waits_for_ever, *, body: int = BODY
+) -> Iterator[tuple[Connection, Sent]]:
+    limiter = RequestLimiter(app, token="", max_body_bytes=body, max_requests_per_s=0)
     config = server.config(limiter, RouterParams())
     config.load()
     made: Any = config.http_protocol_class(
@@ -72,20 +102,23 @@ def connected(loop: asyncio.AbstractEventLoop) -> Iterator[tuple[Connection, Sen
     loop.run_until_complete(asyncio.sleep(0))
 
 
-def fed(pieces: list[bytes]) -> tuple[str, bool, int]:
+def fed(pieces: list[bytes], app: Any = waits_for_ever, *, body: int = BODY) -> tuple[str, bool, int]:
     """Gives bytes to a connection while it reads; returns its answer, whether it closed, what it kept."""
     loop = asyncio.new_event_loop()
     most = 0
-    with contextlib.closing(loop), connected(loop) as (connection, transport):
+    with contextlib.closing(loop), connected(loop, app, body=body) as (connection, transport):
         tracemalloc.start()
         for piece in pieces:
             for start in range(0, len(piece), READ):
-                if not (transport.is_closed or transport.is_paused):
-                    connection.data_received(piece[start : start + READ])
+                for _ in range(MOST_STEPS):  # of the app, which may read on
+                    loop.run_until_complete(asyncio.sleep(0))
+                    if not transport.is_paused:
+                        break
+                if transport.is_closed or transport.is_paused:
+                    break
+                connection.data_received(piece[start : start + READ])
                 loop.run_until_complete(asyncio.sleep(0))
                 most = max(most, tracemalloc.get_traced_memory()[0])
-            if transport.is_closed or transport.is_paused:
-                break
         tracemalloc.stop()
         answer, is_closed = transport.written.decode(), transport.is_closed
     return answer, is_closed, most
@@ -142,12 +175,17 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
-@given(pieces=st.lists(st.one_of(PIECES, st.binary(max_size=40)), max_size=40), cut=st.integers(1, 100_000))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+@given(
+    pieces=st.lists(st.one_of(PIECES, st.binary(max_size=40)), max_size=40),
+    cut=st.integers(1, 100_000),
+    app=st.sampled_from(APPS),
+    body=st.sampled_from([100, BODY]),
+)
 def test_no_bytes_of_a_client_make_a_connection_keep_more_than_its_bound(
-    pieces: list[bytes], cut: int
+    pieces: list[bytes], cut: int, app: Any, body: int
 ) -> None:
-    """The grammar of HTTP/1.1 in pieces, joined and cut anywhere."""
+    """The grammar of HTTP/1.1 in pieces, joined and cut anywhere, whatever the app does meanwhile."""
     whole = b"".join(pieces)
-    *_, most = fed([whole[start : start + cut] for start in range(0, len(whole), cut)][:400])
+    *_, most = fed([whole[start : start + cut] for start in range(0, len(whole), cut)][:400], app, body=body)
     assert most < BOUND

@@ -2,8 +2,8 @@
 
 An answer to a user depends on nothing but model and arrays (daybreak/contract/workload.py), so it is kept
 until either changes: a returning user costs one look into a dict. The answers of the most recent users are
-kept, predictions for rows are not: MAX_WAITING_BYTES of rows wait, each for as long as its client does.
-The version runs in a separate process
+kept, predictions for rows are not: MAX_WAITING_BYTES of rows wait, each for as long as its client does, as
+text, since the objects of a megabyte of JSON may take 24. The version runs in a separate process
 (daybreak/serving/version_process.py), and its replies are checked, since their form is not trusted.
 """
 
@@ -122,22 +122,31 @@ class Predictor:
         self.zone = str(process.about.get("zone"))  # in which a day begins
         self._turns, self._num_bytes_waiting = asyncio.Semaphore(AT_ONCE), 0
 
-    async def in_turn(self, rows: Sequence[Any]) -> Predictions:
+    async def in_turn(self, rows: list[Any]) -> Predictions:
         """Returns the predictions for the rows as `of` does, from an event loop; Busy if too many wait.
 
-        Rows wait here and not in the queue of the version's thread, which keeps them after a timeout.
+        Rows wait here and not in the queue of the version's thread, which keeps them after a timeout. While
+        they wait, the list is empty for all who have it: their text is kept instead.
         """
-        num_bytes = len(json.dumps(rows)) if self._turns.locked() else 0
-        if self._num_bytes_waiting + num_bytes > MAX_WAITING_BYTES:
-            raise Busy(f"{self._num_bytes_waiting / 1e6:.0f} MB of rows wait for it")
-        self._num_bytes_waiting += num_bytes
-        try:
+        if self._turns.locked():
+            await self._wait(rows)
+        else:
             await self._turns.acquire()
-        finally:
-            self._num_bytes_waiting -= num_bytes
         computed = asyncio.get_running_loop().run_in_executor(self.process.thread, self.of, rows)
         computed.add_done_callback(self._end_turn)
         return await asyncio.shield(computed)  # the turn goes on until the thread is free
+
+    async def _wait(self, rows: list[Any]) -> None:
+        text = json.dumps(rows)
+        if self._num_bytes_waiting + len(text) > MAX_WAITING_BYTES:
+            raise Busy(f"{self._num_bytes_waiting / 1e6:.0f} MB of rows wait for it")
+        self._num_bytes_waiting += len(text)
+        rows.clear()
+        try:
+            await self._turns.acquire()
+        finally:
+            self._num_bytes_waiting -= len(text)
+            rows += json.loads(text)
 
     def _end_turn(self, computed: "asyncio.Future[Predictions]") -> None:
         if not computed.cancelled():

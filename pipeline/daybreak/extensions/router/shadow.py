@@ -101,7 +101,7 @@ class ShadowRequests:
     async def _predicted(
         self, challenger: Predictor, shown: Exposure, rows: Sequence[Any], text: str
     ) -> Shadow:
-        ours, _ = await challenger.in_turn(rows)
+        ours, _ = await challenger.in_turn([*rows])  # a list of its own: the log has the other one
         return Shadow(
             exposure=shown.id,
             version=challenger.version,

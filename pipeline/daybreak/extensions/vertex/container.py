@@ -8,10 +8,15 @@ the traffic log: a container's environment can be read in Vertex's registry, and
 Without LOG_FROM, exposures and outcomes are not recorded. SERVING holds the limits of params.yaml, as JSON.
 """
 
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import uvicorn
 
 
 def lay_out(variables: Mapping[str, str], root: Path) -> None:
@@ -34,6 +39,19 @@ def lay_out(variables: Mapping[str, str], root: Path) -> None:
         BucketFolder(url=variables["ARRAYS_BUCKET"]).bring_thing(variables["ARRAYS"], root / "arrays")
 
 
+def config(app: Any, variables: Mapping[str, str]) -> "uvicorn.Config":
+    """Returns how the app is served: by the router's limits of connections, but for those of an address.
+
+    All that is asked of a container comes from Vertex's own front.
+    """
+    from daybreak.extensions.router import server
+    from daybreak.extensions.router.connections import MAX_CONNECTIONS
+    from daybreak.extensions.vertex.vertex_app import params_of
+
+    limits = params_of(variables).model_copy(update={"max_connections_per_address": MAX_CONNECTIONS})
+    return server.config(app, limits)
+
+
 def main() -> None:
     """Fetches the version and serves it."""
     variables = os.environ
@@ -41,13 +59,16 @@ def main() -> None:
     lay_out(variables, root)
     import uvicorn
 
+    from daybreak.extensions.router.server import listen
     from daybreak.extensions.vertex.vertex_app import app
     from daybreak.storage.traffic_log import read_url
 
     host = variables.get("SERVE_HOST", "0.0.0.0")  # requests come from outside of the container
     port = int(variables.get("AIP_HTTP_PORT", "8080"))
     log = read_url(variables["LOG_FROM"]) if variables.get("LOG_FROM") else ""
-    uvicorn.run(app(root, variables, log=log), host=host, port=port, log_level="warning")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    served = config(app(root, variables, log=log), variables)
+    uvicorn.Server(served).run(sockets=[listen(host, port)])
 
 
 if __name__ == "__main__":
