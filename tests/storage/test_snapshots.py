@@ -16,7 +16,7 @@ import pytest
 import ruamel.yaml
 
 from daybreak.contract import records
-from daybreak.contract.errors import DataError, JobError, sentence
+from daybreak.contract.errors import DataError, sentence
 from daybreak.contract.records import digest as digest_of
 from daybreak.storage import mlflow_client, snapshots
 from daybreak.storage.home import Home
@@ -104,16 +104,28 @@ def test_what_is_recorded_is_a_link_into_the_cache(recorded: Path) -> None:
     assert "reflink" in types or all(file.stat().st_nlink == 2 for file in files)
 
 
+@pytest.mark.parametrize("taken", ["", "a folder of all", "a file", "a link"])
 def test_dvc_keeps_its_state_where_no_other_user_writes(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    state = tmp_path / f"daybreak-dvc-{os.getuid()}"
-    with snapshots.remote(recorded):
-        assert stat.S_IMODE(state.stat().st_mode) == 0o700
-    state.chmod(0o777)
-    with pytest.raises(JobError, match="is not a folder of this user alone; remove it"):
-        snapshots.record(Home.here(), "ingest")
+    (base := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(base))
+    first = base / f"daybreak-dvc-{os.getuid()}"
+    if taken == "a folder of all":
+        first.mkdir()
+        first.chmod(0o777)
+    elif taken == "a file":
+        first.touch()
+    elif taken == "a link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        first.symlink_to(tmp_path / "theirs")
+    for _ in range(2):
+        with snapshots.remote(recorded):
+            pass
+    (state,) = [each for each in base.iterdir() if each != first or not taken]
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert list(state.iterdir())
+    assert taken != "a link" or not list((tmp_path / "theirs").iterdir())
 
 
 @pytest.mark.parametrize("is_first", [True, False])

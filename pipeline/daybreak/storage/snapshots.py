@@ -376,12 +376,25 @@ def _repository(folder: Path | None) -> Any:
     """
     from dvc.repo import Repo
 
-    state = Path(tempfile.gettempdir(), f"daybreak-dvc-{os.getuid()}")
-    state.mkdir(mode=0o700, exist_ok=True)
-    found = state.lstat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or stat.S_ISLNK(found.st_mode):
-        raise JobError(f"{state} is not a folder of this user alone; remove it")
+    state = _own_state()
     return Repo(str(folder) if folder else None, config={"core": {"site_cache_dir": str(state)}})
+
+
+def _own_state() -> Path:
+    """Returns a folder that only this user writes to, the same each time.
+
+    Another user may have taken its name; then it is one with a name that nobody could know before.
+    """
+    name = f"daybreak-dvc-{os.getuid()}"
+    first = Path(tempfile.gettempdir(), name)
+    with contextlib.suppress(FileExistsError):
+        first.mkdir(mode=0o700)
+    for folder in (first, *sorted(first.parent.glob(f"{name}-*"))):
+        with contextlib.suppress(FileNotFoundError):  # another user removed theirs
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+                return folder
+    return Path(tempfile.mkdtemp(prefix=f"{name}-"))
 
 
 def _remove_torn(folder: Path) -> None:
