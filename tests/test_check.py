@@ -6,7 +6,7 @@ import pytest
 
 from daybreak import check, hooks
 from daybreak.check import Finding, findings
-from daybreak.contract import params
+from daybreak.contract import environment, params
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.sections import LiveSections, Plug
 from daybreak.examples.fraud.fraud import Fraud
@@ -31,6 +31,20 @@ def machines(home, monkeypatch, named: str) -> Finding:
     monkeypatch.setenv("DAYBREAK_HOME", str(home))
     (home / "params.yaml").write_text(PARAMS.format(machines=named))
     return next(finding for finding in findings(Home.here()) if finding.what == "machines")
+
+
+@pytest.mark.parametrize("variable", ["", "HTTP_PROXY", "https_proxy"])
+def test_a_proxy_is_named_with_what_is_asked_without_it(tmp_path, monkeypatch, variable):
+    for name in (*environment.PROXIES, *(name.upper() for name in environment.PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
+    (tmp_path / "params.yaml").write_text(PARAMS.format(machines="local"))
+    monkeypatch.setenv("no_proxy", "localhost,a.example")
+    if variable:
+        monkeypatch.setenv(variable, "http://user:secret@proxy.example:3128")
+    found = [finding for finding in findings(Home.here()) if finding.what == "proxy"]
+    text = f"{variable} is set; localhost,a.example is asked without it"
+    assert found == [Finding(what="proxy", ok=True, text=text)] * bool(variable)
 
 
 def test_an_edit_that_is_not_committed_is_named_before_a_night_runs_without_it(tmp_path, monkeypatch):

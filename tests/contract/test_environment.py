@@ -1,5 +1,6 @@
 """Where a process goes that was started with a proxy: not through it to this machine."""
 
+import os
 import subprocess
 import sys
 import urllib.request
@@ -11,6 +12,7 @@ import requests
 
 from daybreak import cli
 from daybreak.contract import environment as own
+from tests.conftest import ROOT
 from tests.loopback import Quiet, served
 
 NOWHERE = "http://127.0.0.1:9"
@@ -66,3 +68,27 @@ def test_services_of_a_network_of_containers_are_asked_without_it_and_those_of_a
     untouched: dict[str, str] = {"no_proxy": "a.example", "HTTP_PROXY": ""}
     own.spare_loopback(untouched)
     assert untouched == {"no_proxy": "a.example", "HTTP_PROXY": ""}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "a.example"}, "a.example,localhost,127.0.0.1,::1"),
+        ({"no_proxy": "a.example,b.example"}, "a.example,b.example,localhost,127.0.0.1,::1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_what_make_starts_asks_no_proxy_for_this_machine(given: dict[str, str], expected: str) -> None:
+    variables = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+    asked = 'asked: ; @echo "$$no_proxy" "$$NO_PROXY"'
+    done = subprocess.run(
+        ["make", "--silent", f"--eval={asked}", "asked"],
+        cwd=ROOT,
+        env=variables | given,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert done.stdout == f"{expected} {expected}\n"

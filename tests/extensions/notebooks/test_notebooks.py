@@ -1,5 +1,6 @@
 """`daybreak.open`: the nights of a home as data frames, and its versions, from any folder."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,17 @@ def many(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     home = make_repository(tmp_path_factory.mktemp("many") / "home", store=empty_store)
     import_nights(home, 6)
     return home
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_home_is_opened_though_the_environment_leads_git_and_a_proxy_elsewhere(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"GIT_DIR": str(tmp_path), "HTTP_PROXY": "http://127.0.0.1:9", "no_proxy": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NO_PROXY", "")
+    assert len(daybreak.open(many).nights()) == 6
+    assert os.environ["no_proxy"] == "localhost,127.0.0.1,::1"
 
 
 @pytest.mark.usefixtures("elsewhere")

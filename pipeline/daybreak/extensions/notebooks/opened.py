@@ -5,13 +5,14 @@ seconds, `_usd` and `usd` dollars, `num_` counts; times are UTC, a `day` is of t
 reach is missing. Each call reads the ledger as it is then, and writes nothing.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daybreak.contract import params
+from daybreak.contract import environment, params
 from daybreak.contract.errors import NothingToDo, ParamsError
 from daybreak.contract.record_types import Evaluation, Verdict
 from daybreak.extensions.notebooks.versions import OpenVersion
@@ -54,6 +55,8 @@ def open(home: str | Path) -> "OpenHome":
             f"{folder} is not a home: it has no {' and no '.join(missing)}; name the folder that "
             f"`daybreak init` made, or a checkout with params.yaml"
         )
+    environment.forget_repository(os.environ)  # as at the beginning of each command
+    environment.spare_loopback(os.environ)
     return OpenHome(folder)
 
 
