@@ -99,6 +99,28 @@ def test_a_night_without_predictions_has_no_verdict_by_them(repository: Path) ->
     assert entry.verdict and entry.verdict.reason == "night 1 was overtaken"
 
 
+def test_a_night_without_its_day_says_so_though_nothing_could_be_predicted_either(repository: Path) -> None:
+    opened(repository, day=date(2025, 1, 1))
+    records.replace_text(records.RUN / "predict.error", "there are no rows to predict\n")
+    records.replace_text(records.RUN / "ingest.skipped", "the source has no data for 2025-01-01\n")
+    runner.run(Home.here(), "close")
+    (entry,) = ledger.history(Home.here())
+    assert entry.verdict and not entry.verdict.failed
+    assert entry.verdict.reason == "the source has no data for 2025-01-01"
+
+
+def test_what_failed_is_the_reason_of_a_night_that_predicted_in_vain_while_it_waited(
+    repository: Path,
+) -> None:
+    opened(repository, day=date(2025, 1, 1))
+    records.replace_text(records.RUN / "predict.error", "there are no rows to predict\n")
+    os.utime(records.RUN / "predict.error", (1, 1))
+    records.replace_text(records.RUN / "train.error", "there were no machines\n")
+    runner.run(Home.here(), "close")
+    (entry,) = ledger.history(Home.here())
+    assert entry.verdict and entry.verdict.reason == "train failed: there were no machines"
+
+
 def test_what_a_failed_training_cost_is_in_the_ledger(repository: Path) -> None:
     night = opened(repository, day=date(2025, 1, 1))
     for name, of in (("one", night.id), ("two", night.id), ("other", "another night")):

@@ -74,6 +74,10 @@ def run(**options: str) -> Predictions:
     return made
 
 
+def run_by_hand(day: date) -> None:
+    runner.run(Home.here(), "predict", to="by_hand.parquet", day=day)
+
+
 def written(folder: Path) -> pa.Table:
     return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("part-*.parquet")))
 
@@ -395,14 +399,23 @@ def test_a_monday_may_be_unlike_a_sunday_if_it_is_like_the_monday_before(tmp_pat
     assert kept == ["2025-01-12", "2025-01-14"]
 
 
-def test_a_night_that_ended_before_its_rows_were_judged_says_so(home: Path, tmp_path: Path) -> None:
+def test_of_a_day_without_clean_rows_those_of_the_newest_are_predicted_and_said(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     part = part_of(DAY, Path("data/clean"))
     part.rename(tmp_path / "kept")
+    before = DAY - timedelta(days=1)
     try:
+        made = run()
         with pytest.raises(DataError, match="there are no clean rows of 2025-01-11 to predict"):
-            run()
+            run_by_hand(DAY)
     finally:
         (tmp_path / "kept").rename(part)
+    assert made.of == f"clean rows of {before}, the newest, as {DAY} has none"
+    assert f"predicted are {made.of}" in caplog.text
+    rows = written(tmp_path / "out" / str(DAY))
+    assert set(map(str, rows["daybreak_day"].to_pylist())) == {str(DAY)}
+    assert set(rows["ts"].to_pylist()) == set(rows_of(before)["ts"].to_pylist())
 
 
 def test_a_home_whose_first_version_does_not_serve_yet_predicts_nothing(

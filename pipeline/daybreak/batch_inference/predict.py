@@ -30,7 +30,7 @@ from daybreak.contract.record_parts import Drift
 from daybreak.contract.record_types import Dataset, Night, Predictions
 from daybreak.contract.sections import PredictParams, PredictSections
 from daybreak.data.features import CLEAN
-from daybreak.data.partitions import PART, part_of
+from daybreak.data.partitions import PART, part_of, partitions
 from daybreak.rollout import night_events
 from daybreak.rollout.rollback import version_of
 from daybreak.serving.recorded import NightArrays, arrays_of, newest_arrays
@@ -60,6 +60,9 @@ def predict(
 ) -> Predictions | None:
     """Returns the predictions that were written for the next day; None where they are not the night's own.
 
+    Where the night's day has no clean rows, as it did not come or was not trusted, those of the newest day
+    that has some are predicted.
+
     Args:
         home: whose nights these are.
         night: the night, whose day is the newest.
@@ -88,6 +91,7 @@ def predict(
             params=params,
             place=to,
             version=version_of(home, version) if version else _serving(home),
+            is_of_day=day is not None,
         )
         parent = home.tonight / WORK.parent
         parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +125,7 @@ class _Call:
     params: PredictSections
     place: str
     version: int
+    is_of_day: bool = False  # a person named the day, so that no other one will do
     began: float = field(default_factory=time.monotonic)
 
 
@@ -228,7 +233,7 @@ def _score(call: _Call, work: Path) -> _Scored:
         work=work,
     ) as version:
         is_lists = version.about["answers"] == "users"
-        of = _of_lists(version, arrays) if is_lists else _of_rows(version, night, given)
+        of = _of_lists(version, arrays) if is_lists else _of_rows(version, call)
         case = {**beside, "of": of, "rows_per_file": given.rows_per_file, "top": given.top}
         case["source"] = given.source.model_dump(mode="json") if given.source else None
         if not is_lists and version.clean.exists():  # else nothing is predicted, or looked back on
@@ -239,7 +244,7 @@ def _score(call: _Call, work: Path) -> _Scored:
             files = _files(work, version.about["num_users"], size)
             asks = scorer.lists_asked(version, files, size=size, top=given.top, beside=beside)
         else:
-            rows = _rows(version, night, given)
+            rows = _rows(version, call)
             files = _files(work, _num_rows([rows]), given.rows_per_file)
             asks = scorer.rows_asked(version, rows, files, size=given.rows_per_file, beside=beside)
         num_kept = version.score(files, asks)
@@ -264,8 +269,9 @@ def _of_lists(version: Scorer, arrays: NightArrays | None) -> str:
     return f"lists of all users, by the data of night {arrays.night}"
 
 
-def _of_rows(version: Scorer, night: Night, given: PredictParams) -> str:
+def _of_rows(version: Scorer, call: _Call) -> str:
     """Returns which rows are predicted; ReleaseError where the version predicts none."""
+    given = call.params.predict
     if version.about["answers"] != "rows":
         raise ReleaseError(
             f"version {version.number} is of {version.about['workload']}, which predicts neither rows nor "
@@ -276,25 +282,33 @@ def _of_rows(version: Scorer, night: Night, given: PredictParams) -> str:
         return f"rows of {given.source.use}"
     if version.about["names_rows"]:
         return f"rows that {version.about['workload']}.score_rows names"
-    return f"clean rows of {night.day}"
+    day, wanted = _clean_day(version, call), call.night.day
+    if day == wanted:
+        return f"clean rows of {day}"
+    of = f"clean rows of {day}, the newest, as {wanted} has none"
+    log.warning("predicted are %s", of)
+    return of
 
 
-def _clean(version: Scorer, night: Night) -> Path:
-    path = part_of(night.day, version.clean)
-    if not path.exists():
-        raise DataError(
-            f"there are no clean rows of {night.day} to predict, since the night ended before they were "
-            f"judged; run it again, or name rows that need no night by predict.source or score_rows"
-        )
-    return path
+def _clean_day(version: Scorer, call: _Call) -> date:
+    """Returns the newest day with clean rows, up to the night's; DataError where there is none."""
+    wanted = call.night.day
+    for day in reversed(partitions(version.clean)):
+        if (day == wanted if call.is_of_day else day <= wanted) and _num_rows([part_of(day, version.clean)]):
+            return day
+    raise DataError(
+        f"there are no clean rows of {wanted} to predict, since the night ended before they were judged; run "
+        f"it again, or name rows that need no night by predict.source or score_rows"
+    )
 
 
-def _rows(version: Scorer, night: Night, given: PredictParams) -> Path:
+def _rows(version: Scorer, call: _Call) -> Path:
     """Returns the file of the rows to predict, which is fetched once."""
+    night, given = call.night, call.params.predict
     folder = version.work / "rows"
     fetched = folder / PART
     if given.source is None and not version.about["names_rows"]:
-        return _clean(version, night)
+        return part_of(_clean_day(version, call), version.clean)
     if not fetched.exists():
         fresh = folder.with_name("fetching")
         shutil.rmtree(fresh, ignore_errors=True)

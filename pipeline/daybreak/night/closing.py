@@ -39,6 +39,8 @@ from daybreak.storage.night_folders import entry_of
 
 log = logging.getLogger(__name__)
 
+PREDICT = "predict"  # the stage that is called whatever became of the others
+
 
 def close(home: Home, night: Night, params: LiveSections, backend: BackendPlug) -> None:
     """Ends the night's jobs, and commits it to the ledger with a verdict in any case."""
@@ -91,8 +93,13 @@ def _write_bill(home: Home, night: Night) -> None:
 
 
 def _first_failure(home: Home) -> _Failure | None:
-    """Returns the stage of the night that failed first; None where none did."""
-    marks = sorted(home.records.glob("*.error"), key=lambda path: path.stat().st_mtime)
+    """Returns the stage of the night that failed first; None where none did.
+
+    `predict` counts last: it may be called before others, and fails by what they left undone.
+    """
+    marks = sorted(
+        home.records.glob("*.error"), key=lambda path: (path.stem == PREDICT, path.stat().st_mtime)
+    )
     return _Failure(marks[0].stem, marks[0].read_text().strip()) if marks else None
 
 
@@ -205,9 +212,11 @@ def _no_evidence(home: Home, failure: _Failure | None, *, stop: Stop | None) -> 
         else [
             path.read_text().strip()
             for path in sorted(home.records.glob("*.skipped"))
-            if path.stem != "predict"  # which says nothing about what was to be judged
+            if path.stem != PREDICT  # which says nothing about what was to be judged
         ]
     )
+    if skips and failure and failure.stage == PREDICT:
+        failure = None
     champion = records.find(Champion, home.records)
     return Verdict(
         action="no data",
