@@ -286,6 +286,9 @@ def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repositor
     ("to", "ok", "text"),
     [
         ("gs://bucket/{day}", True, "gs://bucket/{day}"),
+        ("gs://bucket/{day:%Y/%m/%d}", True, "gs://bucket/{day:%Y/%m/%d}"),
+        ("gs://bucket/{day:%Y/%m}", False, "gs://bucket/{day:%Y/%m} has {day:%Y/%m}, which is no day; write"),
+        ("gs://bucket/{hour}", False, "gs://bucket/{hour} has {hour}, which is no day; write {day}"),
         ("abfs://box/day", False, "predict.to abfs://box/day cannot be used: Install adlfs"),
         ("$NOT_SET_HERE", False, "$NOT_SET_HERE names no place while $NOT_SET_HERE is not set"),
         ("postgres://me:secret@host/shop", False, "predict.to cannot be used: Can't load plugin"),

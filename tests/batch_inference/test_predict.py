@@ -561,6 +561,21 @@ def test_lines_of_a_unit_go_out_of_a_csv_and_others_stay_byte_by_byte(tmp_path: 
     assert to.erase("zip", {"00123"}, dry_run=True) == 7
 
 
+@pytest.mark.parametrize(
+    ("to", "url"),
+    [
+        ("s3://b/{day}", "s3://b/2025-01-11"),
+        ("s3://b/{day:%Y/%m/%d}/x.csv", "s3://b/2025/01/11/x.csv"),
+        ("${PLACE}/{day:%Y%m%d}", "s3://b/{x}/20250111"),
+    ],
+)
+def test_the_day_is_filled_in_as_in_the_url_of_a_source(
+    monkeypatch: pytest.MonkeyPatch, to: str, url: str
+) -> None:
+    monkeypatch.setenv("PLACE", "s3://b/{x}")
+    assert destinations.url_of(to, day=DAY) == url
+
+
 def test_each_place_is_erased_from_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Home(tmp_path)
     here.var.mkdir()

@@ -37,6 +37,8 @@ FORMS = (".parquet", ".csv")  # of a destination that is one file
 VERBATIM: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
 NUM_ROWS = 10_000  # inserted at once
 PART = re.compile(r"/part-\d{5,}\.parquet$")
+IN_BRACES = re.compile(r"(?<!\$)\{[^}]*\}")
+OF_DAY = re.compile(r"\{day(?::([^}]*))?\}")  # as source.url has it
 VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars has it
 
 
@@ -51,16 +53,27 @@ class Destination(Protocol):
 
 
 def url_of(to: str, *, day: date) -> str:
-    """Returns a destination with variables of the environment and the day; ParamsError if one is not set.
+    """Returns a destination with variables of the environment and the day; ParamsError if one is not known.
 
-    A variable that is left as it stands would be the name of a folder in the home.
+    What is left as it stands would be the name of a folder.
     """
+    for place in IN_BRACES.findall(to):
+        form = OF_DAY.fullmatch(place)
+        if form is None or (form[1] and set(re.findall("%.", form[1])) != {"%Y", "%m", "%d"}):
+            raise ParamsError(
+                f"{without_password(to)} has {place}, which is no day; write {{day}} or {{day:%Y/%m/%d}}"
+            )
     for name in VARIABLE.findall(to):
         if not os.environ.get(name.strip("{}")):
             raise ParamsError(
                 f"{without_password(to)} names no place while ${name} is not set; set it in the environment"
             )
-    return os.path.expandvars(to).replace("{day}", str(day))
+    return named(os.path.expandvars(to), day=day)
+
+
+def named(to: str, *, day: date) -> str:
+    """Returns a destination with the day, for a person: without what the environment has."""
+    return OF_DAY.sub(lambda place: day.strftime(place[1] or "%Y-%m-%d"), to)
 
 
 def destination_of(home: Home, to: str, *, day: date, table: str) -> Destination:
@@ -107,7 +120,7 @@ def noted(home: Home) -> Iterator[tuple[str, Destination]]:
         place = url_of(to, day=day), table
         if place not in places:
             places.add(place)
-            name = without_password(to.replace("{day}", str(day)))
+            name = without_password(named(to, day=day))
             yield name, destination_of(home, to, day=day, table=table)
 
 

@@ -177,7 +177,7 @@ def _write(call: _Call, scored: "_Scored") -> Predictions:
         night=night.id,
         day=night.day,
         version=call.version,
-        to=without_password(call.place.replace("{day}", str(night.day))),
+        to=without_password(destinations.named(call.place, day=night.day)),
         of=scored.of,
         num_rows=num_rows,
         digest=digest,

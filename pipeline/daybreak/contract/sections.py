@@ -613,10 +613,10 @@ class PredictParams(Section):
     """What the version that serves predicts at the end of each night, and where that is written."""
 
     to: str = ""
-    """Where predictions are written, with `{day}` for the night's day: a folder at any URL of fsspec, such as
-    `gs://bucket/predictions/{day}`, which gets Parquet files and then `_SUCCESS`; a file that ends with
-    .parquet or .csv; or a database by its URL of SQLAlchemy. Variables of the environment are filled in. A
-    path without a root is below the home. Empty: nothing is predicted."""
+    """Where predictions are written, with `{day}` or `{day:%Y/%m/%d}` for the night's day: a folder at any
+    URL of fsspec, such as `gs://bucket/predictions/{day}`, which gets Parquet files and then `_SUCCESS`; a
+    file that ends with .parquet or .csv; or a database by its URL of SQLAlchemy. Variables of the environment
+    are filled in. A path without a root is below the home. Empty: nothing is predicted."""
     table: str = Field("predictions", pattern=r"^[\w.]+$")
     """Table of the database, or `schema.name`; it is made if it is missing."""
     source: Plug | None = None
