@@ -371,6 +371,9 @@ def test_a_day_that_may_not_be_over_is_not_offered_and_missing_hours_are_named(
     assert len(fetched(source, FIRST, tmp_path)) == 22
     assert f"has no hour 03, 11 of {FIRST}; the day is taken as it is" in caplog.text
     deliver_hour(tmp_path / "in", HOURS[url], SECOND, 23)
+    assert Files(f"{tmp_path}/in/{url}").days() == [FIRST]
+    for hour in set(range(24)) - {3, 11}:  # which the day before has not either, as a shop that is closed
+        deliver_hour(tmp_path / "in", HOURS[url], SECOND, hour)
     assert Files(f"{tmp_path}/in/{url}").days() == [FIRST, SECOND]
 
 

@@ -51,9 +51,10 @@ class Files:
     exactly its files. A file that does not fit into memory is better delivered day by day.
 
     With `{hour}` in the url as well, or folders such as `day=2025-01-31/hour=07`, a day is its hours, in
-    order. The newest day is not offered before hour 23 is there, since it may not be over. Once a later day
-    has begun, it is offered without waiting, and a warning names the missing hours. An hour that the clocks
-    of `zone` skip is not missing, and a repeated hour is one folder.
+    order. The newest day is not offered before hour 23 is there, since it may not be over, nor before all
+    hours are that the day before has. Once a later day has begun, it is offered without waiting, and a
+    warning names the missing hours. An hour that the clocks of `zone` skip is not missing, and a repeated
+    hour is one folder.
 
     Names of files and folders that begin with `.` or `_` are no data, as for Spark. `left_out` says of every
     other file below the URL that is not read why not.
@@ -162,8 +163,7 @@ class Files:
         days = sorted(dated)
         if self.success_file:
             return self._up_to_success(days)
-        hours = [file.hour for file in dated[days[-1]]]
-        return days if hours[-1] in (day_files.NO_HOUR, hours_of(days[-1], self.zone)[-1]) else days[:-1]
+        return days if self._is_whole(days[-1]) else days[:-1]
 
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day`, in their order; DataError if they are missing or cannot be read."""
@@ -242,7 +242,17 @@ class Files:
         files, name = self.listing.by_day()[day], day_files.filled(self.success_file, day)
         marks = [self.listing.mark_of(file, name) for file in files]
         of_hours = any(day_files.hour_in(f"{mark}/") != day_files.NO_HOUR for mark in marks)
-        return all(marks) and (not of_hours or files[-1].hour == hours_of(day, self.zone)[-1])
+        return all(marks) and (not of_hours or self._is_whole(day))
+
+    def _is_whole(self, day: date) -> bool:
+        """Returns whether a day has its last hour, and no gap that the day before has not, as of a night."""
+        dated, due = self.listing.by_day(), hours_of(day, self.zone)
+        hours = {file.hour for file in dated[day]}
+        if day_files.NO_HOUR in hours:
+            return True
+        before = max((other for other in dated if other < day), default=None)
+        usual = {file.hour for file in dated[before]} & set(due) if before else set()
+        return due[-1] in hours and not (usual or set(due)) - hours
 
     def _newest_first(self) -> list[str]:
         return [path for _, path in reversed(self.listing.in_order())]
