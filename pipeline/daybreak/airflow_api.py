@@ -1,4 +1,4 @@
-"""Asks the REST API of an Airflow: that which `make up` runs for a home, or a team's own by its token."""
+"""Asks the REST API of an Airflow: that which `make up` runs for a home, or a team's own by its login."""
 
 import json
 import time
@@ -42,8 +42,13 @@ def _token(url: str, settings: dict[str, str]) -> str:
     if settings.get("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "").lower() == "true":
         return str(_ask(f"{url}/auth/token")["access_token"])
     kept = Path(settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"]).read_text()
-    login = {"username": USER, "password": json.loads(kept)[USER]}
-    return str(_ask(f"{url}/auth/token", login)["access_token"])
+    return logged_in(url, USER, json.loads(kept)[USER]).token
+
+
+def logged_in(url: str, user: str, password: str) -> Airflow:
+    """Returns an Airflow with a new token by a login; OSError, ValueError or KeyError where it gives none."""
+    login = {"username": user, "password": password}
+    return Airflow(url, str(_ask(f"{url}/auth/token", login)["access_token"]))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

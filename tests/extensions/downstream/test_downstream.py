@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -195,27 +196,64 @@ def test_what_is_not_set_is_said(home: Home, monkeypatch: pytest.MonkeyPatch, tm
         params.load(home.folder)
 
 
+class AirflowOfATeam(Quiet):
+    """Gives a token for a login, of which it takes the newest alone."""
+
+    tokens: ClassVar[list[str]] = []
+    updates: ClassVar[list[dict[str, object]]] = []
+
+    def do_POST(self) -> None:
+        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/auth/token":
+            is_right = given == {"username": "me", "password": "right"}
+            self.tokens.append(f"token {len(self.tokens)}")
+            return self.answer(201 if is_right else 401, {"access_token": self.tokens[-1]})
+        self.updates.append(given)
+        return self.answer(200, {})
+
+    def do_GET(self) -> None:
+        is_ours = self.headers["Authorization"] == f"Bearer {self.tokens[-1]}" if self.tokens else False
+        asset = {"id": 7, "uri": "daybreak://shop/champion"}
+        self.answer(200 if is_ours else 401, {"assets": [asset]})
+
+    def answer(self, status: int, body: object) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+
 @pytest.mark.parametrize(
-    ("given", "token", "ok", "says"),
+    ("given", "says"),
     [
-        (
-            {},
-            "",
-            True,
-            "no asset of Airflow follows a release of a terminal; make up, or set notify.airflow_url",
-        ),
-        ({"airflow_url": "http://airflow:8080"}, "", False, "$DAYBREAK_AIRFLOW_TOKEN is not set"),
-        ({"airflow_url": "http://airflow:8080"}, "t", True, "daybreak://shop/champion follows each release"),
+        ({}, "it has no login; set $DAYBREAK_AIRFLOW_USER and $DAYBREAK_AIRFLOW_PASSWORD"),
+        ({"TOKEN": "expired"}, "HTTP Error 401: Unauthorized; see that it is up, and set"),
+        ({"USER": "me", "PASSWORD": "wrong"}, "HTTP Error 401: Unauthorized; see that it is up, and set"),
+        ({"USER": "me", "PASSWORD": "right"}, ""),
     ],
 )
-def test_check_says_whether_an_asset_follows(
-    home: Home, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], token: str, ok: bool, says: str
+def test_check_asks_the_airflow_of_a_team_and_a_login_renews_its_token(
+    home: Home, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], says: str
 ) -> None:
-    monkeypatch.setenv(airflow_assets.TOKEN, token)
-    notify = json.dumps(given)
-    (home.folder / "params.yaml").write_text(f"{PARAMS}register: {{name: shop}}\nnotify: {notify}\n")
+    for name in ("TOKEN", "USER", "PASSWORD"):
+        monkeypatch.setenv(f"DAYBREAK_AIRFLOW_{name}", given.get(name, ""))
+    AirflowOfATeam.tokens.clear()
+    AirflowOfATeam.updates.clear()
+    event = {"event": "champion", "model": "shop"}
+    with served(AirflowOfATeam) as address:
+        notify = f"notify: {{airflow_url: 'http://{address}'}}"
+        (home.folder / "params.yaml").write_text(f"{PARAMS}register: {{name: shop}}\n{notify}\n")
+        ((_, found, text),) = airflow_assets.checks(home, home.params)
+        assert (found, says in text) == (not says, True)
+        if not says:
+            for _ in range(2):  # another token each time
+                airflow_assets.update(home, home.params.section(DownstreamParams), event)
+    assert AirflowOfATeam.updates == ([] if says else [{"asset_id": 7, "extra": event}] * 2)
+
+
+def test_check_says_that_no_asset_follows_without_an_airflow(home: Home) -> None:
+    (home.folder / "params.yaml").write_text(f"{PARAMS}register: {{name: shop}}\n")
     ((_, found, text),) = airflow_assets.checks(home, home.params)
-    assert (found, says in text) == (ok, True)
+    assert (found, text[:46]) == (True, "no asset of Airflow follows a release of a ter")
 
 
 def test_a_task_of_airflow_that_has_the_asset_as_an_outlet_asks_no_airflow(

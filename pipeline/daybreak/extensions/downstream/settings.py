@@ -16,8 +16,9 @@ class DownstreamParams(Section):
     webhook_secret: str = Field("", pattern=r"^(\$\w+)?$")
     """Environment variable of the secret that webhooks are signed by, such as `$DAYBREAK_WEBHOOK_SECRET`."""
     airflow_url: str = ""
-    """URL of the Airflow whose assets follow champion and predictions, also those of a terminal; its token is
-    in `$DAYBREAK_AIRFLOW_TOKEN`. Empty: the Airflow that `make up` runs."""
+    """URL of the Airflow whose assets follow champion and predictions, also those of a terminal. Its login is
+    in `$DAYBREAK_AIRFLOW_USER` and `$DAYBREAK_AIRFLOW_PASSWORD`, or a token that does not expire in
+    `$DAYBREAK_AIRFLOW_TOKEN`. Empty: the Airflow that `make up` runs."""
 
     @model_validator(mode="after")
     def _is_signed(self) -> Self:
