@@ -1,6 +1,7 @@
 """What runs the tests elsewhere: .ci/run, and the workflows of GitHub."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -56,6 +57,29 @@ def test_the_slowest_tests_and_the_time_of_both_parts_stand_before_the_last_line
     assert re.fullmatch("\n".join(expected), "\n".join(ran(stubs)[1][-9:-1]))
 
 
+def test_the_tests_run_after_a_night(stubs: Path) -> None:
+    make = stubs / "make"
+    make.write_text(f'{make.read_text()}echo "$1" >> {stubs}/called\n')
+    ran(stubs)
+    assert (stubs / "called").read_text().split() == ["night", "test", "test-rest", "check"]
+
+
+def test_what_is_missing_is_asked_for_and_named_where_it_cannot_be_had(stubs: Path) -> None:
+    for name, text in (
+        ("apt-get", f'echo "$@" >> {stubs}/asked; [ $1 = update ]'),
+        ("sudo", 'shift; exec "$@"'),
+    ):
+        (stubs / name).write_text(f"#!/bin/sh\n{text}\n")
+    for name in ("bash", "env", "id"):
+        (stubs / name).symlink_to(shutil.which(name) or "")
+    call = [str(stubs / "bash"), str(ROOT / ".ci/packages")]
+    done = subprocess.run(call, env={"PATH": str(stubs)}, capture_output=True, text=True, check=True)
+    *_, install = (stubs / "asked").read_text().splitlines()
+    for name in ("chromium", "slurm-wlm", "btrfs-progs", "faketime", "prometheus"):
+        assert f" {name}" in install
+        assert f" {name}" in done.stdout
+
+
 @pytest.mark.parametrize("part", ["night", "test", "test-rest", "check"])
 def test_each_part_that_fails_fails_the_whole(stubs: Path, part: str) -> None:
     make = stubs / "make"
@@ -79,4 +103,4 @@ def test_a_workflow_is_valid_and_runs_what_the_makefile_has(workflow: Path) -> N
     assert done.returncode == 0, done.stdout
     commands = re.findall(r"- run: (.*)", workflow.read_text())
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(commands) <= {".ci/run", *(f"make {target}" for target in targets)}
+    assert set(commands) <= {".ci/packages", ".ci/run", *(f"make {target}" for target in targets)}
