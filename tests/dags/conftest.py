@@ -37,9 +37,16 @@ def in_airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def database(in_airflow: Callable[..., Any]) -> None:
-    """Airflow's database, made once."""
-    in_airflow("from airflow.utils.db import initdb; initdb(); print(1)")
+def database(in_airflow: Callable[..., Any]) -> Path:
+    """The file of Airflow's database, made once."""
+    code = """
+        import json
+        from airflow.configuration import conf
+        from airflow.utils.db import initdb
+        initdb()
+        print(json.dumps(conf.get("database", "sql_alchemy_conn")))
+    """
+    return Path(in_airflow(code).removeprefix("sqlite:///"))
 
 
 # A person's word and nothing else, for as many runs at once as a test asks for.

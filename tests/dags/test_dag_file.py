@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -223,7 +224,7 @@ def test_names_schedule_owner_pool_queue_priority_and_callbacks_are_the_teams(ho
 @pytest.mark.airflow
 @pytest.mark.slow
 @pytest.mark.promise
-def test_secrets_of_airflow_reach_the_stages_and_nothing_keeps_them(home: Path) -> None:
+def test_secrets_of_airflow_reach_the_stages_and_nothing_keeps_them(home: Path, database: Path) -> None:
     program = home.parent / "bin" / "daybreak"
     program.parent.mkdir()
     names = ("SHOP_URL", "SHOP_PASSWORD", "TOKEN", "REGION", "MLFLOW_UI", "PYTHONPATH")
@@ -240,7 +241,8 @@ def test_secrets_of_airflow_reach_the_stages_and_nothing_keeps_them(home: Path) 
     program.chmod(0o755)
     file = written(home, "--command", str(program))
     file.write_text(file.read_text().replace("\ndags(HOME)\n", TEAMS))
-    in_airflow(home, "from airflow.utils.db import initdb; initdb()")
+    (home.parent / "airflow").mkdir()
+    shutil.copy(database, home.parent / "airflow")
     given = {
         "AIRFLOW_CONN_SHOP": f"postgres://shop:{PASSWORD}@db/shop",
         "AIRFLOW_VAR_TOKEN": TOKEN,

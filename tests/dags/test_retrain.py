@@ -319,7 +319,7 @@ ROLLBACKS = """
 @pytest.mark.slow
 @pytest.mark.promise
 def test_the_form_of_a_rollback_reaches_the_command_line_and_nothing_in_it_is_run(
-    in_airflow: Airflow, database: None, tmp_path: Path
+    in_airflow: Airflow, database: Path, tmp_path: Path
 ) -> None:
     home = stand_in(tmp_path)
     forms = [{"to": 3, "reason": REASON}, {"steps": 2, "reason": "worse"}, {"reason": ""}]
@@ -336,7 +336,7 @@ def test_the_form_of_a_rollback_reaches_the_command_line_and_nothing_in_it_is_ru
 
 
 @pytest.fixture(scope="module")
-def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ended(in_airflow: Airflow, database: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """How the nights of some scenarios ended, in the order of the list."""
     home = stand_in(tmp_path_factory.mktemp("home"))
     form = {
