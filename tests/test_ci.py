@@ -98,7 +98,7 @@ def test_a_part_that_ends_without_its_line_is_an_error(stubs: Path) -> None:
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_is_valid_and_runs_what_the_makefile_has(workflow: Path) -> None:
-    # Not actionlint: its package of PyPI fetches the program from elsewhere, without a hash, when it is installed.
+    # Not actionlint: what PyPI has fetches the program from elsewhere, without a hash, when it is installed.
     command = ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(workflow)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
