@@ -15,7 +15,8 @@ an anchor.
     age, loss  both: a quarter of an error is lost by a warm start, while the anchor becomes worse, too
     rare       of 3,000 samples 1 % are positive, and differ by a skewed 0.4; the others by 0.004
 
-`margin X` is that of the gate, in standard errors of a night; without it, it is 0.03, about 7. The reference
+`margin X` is that of the gate, in standard errors of a night; without it, it is 0.03, about 7. Where 7 days
+are held out, 86 samples each, six of them were held out the night before, too. The reference
 is the best cold training so far, on the day at hand. A chain counts as held where it stays within 1.25
 margins, or where the verdict of its first night said that nights like these cannot guard the margin. Nothing
 here was fitted on these chains. QUICK=1: an eighth of the chains.
@@ -32,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import frame
-from daybreak.contract.record_types import Champion, Night, Release, Verdict
+from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Verdict
 from daybreak.contract.sections import GateParams
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, apply_chain, chain_of
 from daybreak.gate.cold_start import why_cold
@@ -63,19 +64,20 @@ class World:
     cold_loss: float = 0.0  # of cold trainings but the first
     rare: bool = False  # few samples are positive
     margin: float = frame.MARGIN
+    test_days: int = 1  # that a night holds out, of which all but one were held out before
 
     @property
     def error(self) -> float:
         """Returns the standard error of a night's difference between two models."""
         variance = POSITIVE_SHARE * POSITIVE_SD**2 + (1 - POSITIVE_SHARE) * NEGATIVE_SD**2
-        return sqrt(variance / NUM_RARE) if self.rare else ERROR
+        return (sqrt(variance / NUM_RARE) if self.rare else ERROR) / sqrt(self.test_days)
 
     def at(self, margin: float) -> "World":
         """Returns this world with a margin of so many standard errors."""
         return replace(self, margin=margin * self.error)
 
     def noise(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Returns what one model's scores of a night differ from its quality, shape [n]."""
+        """Returns what one model's scores of a day differ from its quality, shape [n]."""
         if not self.rare:
             return rng.normal(0, SD / sqrt(2), NUM_SAMPLES)
         positive = rng.random(NUM_RARE) < POSITIVE_SHARE
@@ -84,6 +86,7 @@ class World:
 
 
 RARE = World(rare=True)
+WEEK = World(test_days=7)
 AGE = World(age=0.001, warm_loss=0.25 * ERROR)
 WORLDS = {
     "none": World(),
@@ -106,6 +109,9 @@ WORLDS = {
             ("rare, loss", replace(RARE, warm_loss=0.25 * RARE.error)),
         )
     },
+    "none, margin 5, 7 days held out": WEEK.at(5.0),
+    "loss 0.25, margin 5, 7 days held out": replace(WEEK, warm_loss=0.25 * WEEK.error).at(5.0),
+    "slow rot, margin 5, 7 days held out": replace(WEEK, rot=0.1 * WEEK.error).at(5.0),
 }
 
 
@@ -202,6 +208,7 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
     made = {1: past[0]}
     params = GateParams(margin=world.margin)
     losses, promoted, spent, said = [], [], [], []
+    noise: dict[tuple[int, int], NDArray[np.float64]] = {}  # by version and day
     best = 0.0  # of cold trainings so far
     for number in range(1, num_nights + 1):
         day = FIRST + timedelta(days=number)
@@ -215,16 +222,45 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
         version = number + 1
         models[version] = Model(quality=quality, trained=number)
 
-        def scores_of(one: int, now: int = number) -> np.ndarray:
+        days = range(number - world.test_days + 1, number + 1)
+        noise = {key: values for key, values in noise.items() if key[1] in days}
+
+        def scores_of(
+            one: int,
+            now: int = number,
+            days: range = days,
+            noise: dict[tuple[int, int], NDArray[np.float64]] = noise,
+        ) -> np.ndarray:
             model = models[one]
-            return model.quality - world.age * (now - model.trained) + world.noise(rng)
+            for day in days:  # a model that is scored on a day again has the same scores
+                if (one, day) not in noise:
+                    noise[one, day] = world.noise(rng)
+            own = np.concatenate([noise[one, day] for day in days])
+            return model.quality - world.age * (now - model.trained) + own
 
         scores = {"challenger": scores_of(version), "champion": scores_of(serving.version)}
         if anchor.release.version != serving.version:
             scores["anchor"] = scores_of(anchor.release.version)
         rules = replace(rules_of(params, refresh=True), resamples=0)
+        num_samples = scores["challenger"].size
+        evaluation = Evaluation(
+            model_digest="",
+            data_digest="",
+            num_samples=num_samples,
+            metrics={},
+            slices=(),
+            days=tuple(FIRST + timedelta(days=one) for one in days),
+            num_by_day=(num_samples // len(days),) * len(days),
+        )
         chain = chain_of(
-            scores, champion, past, night=night, refresh=True, margin=rules.margin, alpha=params.alpha
+            scores,
+            champion,
+            past,
+            night=night,
+            refresh=True,
+            margin=rules.margin,
+            alpha=params.alpha,
+            evaluation=evaluation,
         )
         rules = replace(rules, may_lose=chain is not None)
         result = judge(scores["challenger"], scores["champion"], rules=rules)
@@ -245,7 +281,14 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
         if verdict.action == "promote":
             release = Release(version=version, replaced=serving.version, night=str(number))
         training = minimal_training(warm=not night.cold)
-        entry = _entry(night, release=release, verdict=verdict, champion=champion, training=training)
+        entry = _entry(
+            night,
+            release=release,
+            verdict=verdict,
+            champion=champion,
+            training=training,
+            evaluation=evaluation,
+        )
         past = [entry, *past][:NIGHTS_PER_YEAR]
         if release:
             serving, made = release, {version: entry}

@@ -311,7 +311,7 @@ class Gated:
             refresh=True,
             margin=rules.margin,
             alpha=gate.alpha,
-            units=columns[UNIT],
+            evaluation=evaluation,
         )
         verdict = decide(
             columns,

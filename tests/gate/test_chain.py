@@ -5,11 +5,13 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from daybreak.contract.record_parts import Chain, Difference, MeasuredEffect
 from daybreak.contract.record_types import (
     Anchor,
     Champion,
+    Evaluation,
     Night,
     Refit,
     Release,
@@ -119,6 +121,72 @@ def test_only_as_many_nights_are_averaged_as_it_takes() -> None:
     assert stands(-0.02, before).num_nights == 1  # its standard error of 0.004 is enough
     noisy = stands(-0.02, before, spread=0.2)
     assert 1 < noisy.num_nights < 9
+
+
+def nightly(num_nights: int, test_days: int, draw: np.random.Generator, **asked) -> list[Entry]:
+    """Nights that hold out their newest days, by models without any difference; newest first."""
+    per_day, past = 20, list[Entry]()
+    fixed = draw.normal(size=(2, num_nights + test_days, per_day))  # the champion and the anchor, by day
+    for number in range(num_nights):
+        held_out = slice(number, number + test_days)
+        evaluation = Evaluation(
+            model_digest="",
+            data_digest="",
+            num_samples=test_days * per_day,
+            metrics={},
+            slices=(),
+            days=tuple(FIRST + timedelta(days=number + day) for day in range(test_days)),
+            num_by_day=(per_day,) * test_days,
+        )
+        champion, anchor = (one[held_out].ravel() for one in fixed)
+        scores = {
+            "challenger": champion + 1e-9,
+            "champion": champion,
+            "anchor": anchor,
+            "predecessor": anchor,
+        }
+        chain = chain_of(scores, CHAMPION, past, night=night(number), evaluation=evaluation, **asked)
+        made = verdict("reject", chain=chain)
+        entry = replace(served(number, 0.0), release=None, evaluation=evaluation)
+        made = replace(made, champion=CHAMPION.version, inconclusive=True)
+        past.insert(0, replace(entry, verdict=made))
+    return past
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test_days", [1, 3, 7])
+def test_the_level_misses_as_often_as_stated_however_many_days_a_night_holds_out(test_days: int) -> None:
+    draw, missed, num_chains, chance = np.random.default_rng(test_days), 0, 60, 0.05
+    for _ in range(num_chains):
+        past = nightly(12, test_days, draw, refresh=True, margin=1e-6, alpha=chance * 365)
+        missed += abs(past[0].chain.level) > past[0].chain.half_width
+    assert stats.binomtest(missed, num_chains, 2 * chance, alternative="greater").pvalue > 0.01
+
+
+def test_a_day_counts_in_the_first_night_that_scores_it() -> None:
+    past = nightly(4, 3, np.random.default_rng(0), refresh=True, margin=1e-6, alpha=0.05)
+    for name in ("challenger", "champion", "predecessor"):
+        counted = [len(getattr(one.chain, name).days) for one in reversed(past)]
+        assert counted == [3, 1, 1, 1]
+    again = chain_of(
+        {name: np.arange(60.0) for name in ("challenger", "champion", "anchor")},
+        CHAMPION,
+        past,
+        night=night(4),
+        evaluation=past[0].evaluation,
+        refresh=True,
+        margin=1e-6,
+        alpha=0.05,
+    )
+    assert again.challenger.days == ()  # a second night of the same days adds nothing
+    assert (again.level, again.num_nights) == (past[0].chain.level, 4)
+
+
+def test_what_a_later_night_adds_is_foretold_by_its_new_days() -> None:
+    asked = {"refresh": True, "margin": 0.5, "alpha": 0.05}
+    first, later = (nightly(2, days, np.random.default_rng(0), **asked)[0].chain for days in (1, 7))
+    assert later.step.error < first.step.error / 2
+    assert 0.5 < later.nights_to_show / first.nights_to_show < 2
 
 
 def test_it_says_after_how_many_nights_a_loss_of_the_margin_shows() -> None:

@@ -60,6 +60,13 @@ def test_a_loss_that_one_day_does_not_show_is_shown_by_several() -> None:
     assert watched(*[lost] * 8, promoted=changed).outcome == "rolled back"
 
 
+def test_a_night_without_a_day_of_its_own_adds_nothing() -> None:
+    changed = chain(step=0.0)
+    lost = chain(predecessor=-0.01, champion=0.0)
+    again = replace(lost, predecessor=replace(lost.predecessor, days=()))
+    assert watched(*[again] * 7, lost, promoted=changed).outcome == "kept"
+
+
 def test_a_refresh_may_be_worse_by_less_than_the_margin() -> None:
     lost = chain(predecessor=-0.02, champion=0.0)
     assert watched(*[lost] * 9).outcome == "kept"

@@ -462,6 +462,8 @@ class Difference(Record):
 
     mean: float = 0.0
     error: float = 0.0
+    # Held-out days of these samples; without any, all had counted in earlier nights. None: not known.
+    days: tuple[date, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

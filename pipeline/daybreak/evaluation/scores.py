@@ -13,6 +13,7 @@ The file is a structured array of shape [n], one field a column:
 """
 
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
+from daybreak.contract.record_types import Evaluation
 
 SCORES = records.RUN / "scores.npy"
 Columns = dict[str, NDArray[Any]]
@@ -44,6 +46,22 @@ def write_scores(columns: Mapping[str, NDArray[Any]], num_samples: int, path: Pa
     for name, values in columns.items():
         table[name] = values
     records.replace_file(path, lambda file: np.save(file, table, allow_pickle=False))
+
+
+def of_days_after(
+    seen: date | None, columns: Columns, evaluation: Evaluation
+) -> tuple[tuple[date, ...], Columns]:
+    """Returns the held-out days after `seen`, and the columns of their samples.
+
+    Where the workload does not tell which samples are of which day, all days count or none.
+    """
+    days = tuple(day for day in evaluation.days if seen is None or day > seen)
+    if days == evaluation.days:
+        return days, columns
+    if not evaluation.num_by_day:
+        return (), {}
+    is_new = np.repeat([day in days for day in evaluation.days], evaluation.num_by_day)
+    return days, {name: values[is_new] for name, values in columns.items()}
 
 
 def with_prefix(columns: Mapping[str, NDArray[Any]], prefix: str) -> Columns:

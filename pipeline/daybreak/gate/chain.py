@@ -5,7 +5,9 @@ many: a warm start that loses a little each night, or data that rots, passes eve
 scores an anchor, the last version of a changed recipe that was proven better (or the first), on the same
 samples. The challenger's difference from the anchor, averaged over as many of the newest nights as give an
 error of half a margin (daybreak/statistics/level.py), has to stay above minus the margin at the lower end of
-its interval: all nights of a year hold at once but for `gate.alpha` (Bonferroni). Challengers count whether
+its interval: all nights of a year hold at once but for `gate.alpha` (Bonferroni). Where nights hold out
+several days, each day counts in the first night that scores it, since nights that share a day share its luck:
+such nights amount to no more evidence than those of one day each. Challengers count whether
 they served or not, as those that served are the lucky ones; only one that was proven worse is a training
 that went wrong. While there are too few nights for that precision, half of the margin is kept back
 instead. Where even `NIGHTS` nights would be too few, small losses may add up unseen, and the verdict says
@@ -20,9 +22,10 @@ recipe becomes the anchor. A refresh never does otherwise: the luck of one night
 has lost. Pure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from math import ceil, floor, log10, sqrt
 from typing import Any
 
@@ -31,7 +34,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from daybreak.contract.formats import counted, decimals
 from daybreak.contract.record_parts import Chain, Difference
-from daybreak.contract.record_types import Anchor, Champion, Night, Release, Verdict
+from daybreak.contract.record_types import Anchor, Champion, Evaluation, Night, Release, Verdict
+from daybreak.contract.workload import UNIT
+from daybreak.evaluation.scores import Columns, of_days_after
 from daybreak.statistics.control_chart import Mean
 from daybreak.statistics.level import Level, level, nights_to_show
 from daybreak.statistics.paired import per_unit
@@ -59,7 +64,7 @@ def anchor_of(champion: Release, made: Entry | None, *, day: date) -> Anchor:
 
 
 def chain_of(
-    scores: Mapping[str, NDArray[Any]],
+    scores: Columns,
     champion: Champion | None,
     past: Sequence[Entry],
     *,
@@ -67,7 +72,7 @@ def chain_of(
     refresh: bool,
     margin: float,
     alpha: float,
-    units: NDArray[Any] | None = None,
+    evaluation: Evaluation | None = None,
 ) -> Chain | None:
     """Returns where the chain stands with tonight's challenger; None where there is no anchor yet.
 
@@ -79,15 +84,18 @@ def chain_of(
         refresh: whether the challenger is of the champion's recipe.
         margin: what the chain may lose, in units of the score.
         alpha: share of years in which a chain may lose more.
-        units: which samples belong together, shape [n].
+        evaluation: of these scores, which says of which days they are; None: of days of their own.
     """
     if champion is None or champion.anchor is None:
         return None
     anchor = champion.anchor
-    ours, theirs = scores.get("challenger"), scores.get("champion")
-    reference = theirs if anchor.release.version == champion.version else scores.get("anchor")
-    tonight = difference_of(ours, reference, units) if refresh else None
-    step = difference_of(ours, theirs, units)
+    reference = "champion" if anchor.release.version == champion.version else "anchor"
+    compare = partial(_compared, scores, evaluation)
+    before = list(_since(past, anchor.release.version))
+    seen = max(before[0].days or (), default=None) if before else None
+    tonight = compare("challenger", reference, seen=seen) if refresh else None
+    step = compare("challenger", "champion", seen=None)
+    num_days, num_new = _num_days(evaluation, past)
     chain = Chain(
         anchor=anchor.release.version,
         since=anchor.since,
@@ -95,13 +103,17 @@ def chain_of(
         margin=margin,
         step=step,
         challenger=tonight,
-        champion=difference_of(theirs, scores.get("anchor"), units),
-        predecessor=difference_of(theirs, scores.get("predecessor"), units),
-        nights_to_show=nights_until_shown(margin, step, alpha=alpha) if step else None,
+        champion=compare("champion", "anchor", seen=_seen(past, champion, "champion")),
+        predecessor=compare("champion", "predecessor", seen=_seen(past, champion, "predecessor")),
+        nights_to_show=nights_to_show(
+            margin, error=step.error * sqrt(num_days / num_new), alpha=alpha / NIGHTS_PER_YEAR
+        )
+        if step
+        else None,
     )
     if refresh and tonight is None:
         return chain
-    nights = [one for one in (tonight, *_since(past, chain)) if one][:NIGHTS]
+    nights = [one for one in (tonight, *before) if one and counts(one)][:NIGHTS]
     if not nights:
         return chain
     series = [Mean(value=one.mean + anchor.offset, error=one.error) for one in nights]
@@ -109,7 +121,8 @@ def chain_of(
     chain = replace(chain, level=now.mean, half_width=now.half_width, num_nights=now.num_nights)
     if tonight is None:  # of another recipe, which serves only if it is proven better
         return chain
-    unseen = 2 * now.half_width * sqrt(now.num_nights / NIGHTS)  # after as many nights as are looked back on
+    averaged = sum(len(one.days or (night.day,)) for one in nights[: now.num_nights])
+    unseen = 2 * now.half_width * sqrt(averaged / num_new / NIGHTS)  # after all that are looked back on
     aged = bool(night.cold) and (night.day - anchor.since).days >= MOST_DAYS
     spent, is_known = is_spent(now, margin), now.half_width <= margin / 2
     unguarded = not is_known and unseen > margin
@@ -121,9 +134,9 @@ def chain_of(
     )
 
 
-def nights_until_shown(margin: float, compared: Difference, *, alpha: float) -> int:
-    """Returns after how many nights like the one that compared two versions a loss of the margin shows."""
-    return nights_to_show(margin, error=compared.error, alpha=alpha / NIGHTS_PER_YEAR)
+def counts(one: Difference) -> bool:
+    """Returns whether a night's difference rests on a day that no earlier night had counted."""
+    return one.days is None or bool(one.days)
 
 
 def is_spent(now: Level, margin: float) -> bool:
@@ -180,21 +193,59 @@ def sentence(chain: Chain) -> str:
     return f"the chain since version {chain.anchor} stands at {stands} of the margin {chain.margin:g}"
 
 
-def _since(past: Sequence[Entry], chain: Chain) -> Iterator[Difference]:
-    """Yields the differences of the chain's challengers, newest first.
+def _since(past: Sequence[Entry], anchor: int) -> Iterator[Difference]:
+    """Yields the differences of challengers from this anchor that count, newest first.
 
     What a warm start had spent says nothing of the cold training that follows; cold ones tell of each other.
     """
     for entry in past:
         before = entry.chain
-        if entry.rollback or (before and before.anchor != chain.anchor):
+        if entry.rollback or (before and before.anchor != anchor):
             return
         if before is None or before.challenger is None or entry.verdict is None:
             continue
         if before.spent and not entry.is_cold:
             return
-        if entry.promoted or entry.verdict.inconclusive or before.spent:
+        if counts(before.challenger) and (entry.promoted or entry.verdict.inconclusive or before.spent):
             yield before.challenger
+
+
+def _seen(past: Sequence[Entry], champion: Champion, name: str) -> date | None:
+    """Returns the newest day that counts in the champion's differences of that name; None: there is none.
+
+    The day that promoted it counts in `step`, unless a refit has served since, which was not judged there.
+    """
+    for entry in past:
+        if entry.rollback:
+            return None
+        of_it = entry.verdict is not None and entry.verdict.champion == champion.version
+        one: Difference | None = getattr(entry.chain, name) if of_it and entry.chain else None
+        if one and one.days:
+            return max(one.days)
+        if entry.release is not None:
+            judged = entry.evaluation if not entry.refitted else None
+            return max(judged.days, default=None) if judged else None
+    return None
+
+
+def _num_days(evaluation: Evaluation | None, past: Sequence[Entry]) -> tuple[int, int]:
+    """Returns the number of tonight's held-out days, and of those that no earlier night had; 1 at least."""
+    days = evaluation.days if evaluation else ()
+    before = [max(one.evaluation.days) for one in past if one.evaluation and one.evaluation.days]
+    newest = max(before, default=None)
+    return max(len(days), 1), max(sum(day > newest for day in days) if newest else 1, 1)
+
+
+def _compared(
+    scores: Columns, evaluation: Evaluation | None, ours: str, theirs: str, *, seen: date | None
+) -> Difference | None:
+    """Returns the difference of two columns on days after `seen`; on all days, none counting, without any."""
+    whole = difference_of(scores.get(ours), scores.get(theirs), scores.get(UNIT))
+    if whole is None or evaluation is None or not evaluation.days:
+        return whole
+    days, new = of_days_after(seen, scores, evaluation)
+    newer = difference_of(new.get(ours), new.get(theirs), new.get(UNIT)) if days else None
+    return replace(newer, days=days) if newer else replace(whole, days=())
 
 
 def difference_of(

@@ -22,7 +22,7 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Verdict, Version
 from daybreak.contract.sections import GateParams, GateSections, LiveSections
-from daybreak.contract.workload import UNIT, serves_rows
+from daybreak.contract.workload import serves_rows
 from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.live_judge import LiveJudge
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix
@@ -128,7 +128,7 @@ def gate(
         refresh=challenge.refresh,
         margin=rules.margin,
         alpha=params.gate.alpha,
-        units=challenge.scores.get(UNIT),
+        evaluation=evaluation,
     )
     may_lose = chain is not None and chain.level is not None
     verdict = _judged(challenge, proof, rules, live, may_lose=may_lose)

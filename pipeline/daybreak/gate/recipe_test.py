@@ -21,7 +21,6 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract.formats import counted
@@ -29,7 +28,7 @@ from daybreak.contract.record_parts import Difference, RecipeTest
 from daybreak.contract.record_types import Evaluation, Verdict
 from daybreak.contract.sections import GateParams
 from daybreak.contract.workload import UNIT
-from daybreak.evaluation.scores import Columns
+from daybreak.evaluation.scores import Columns, of_days_after
 from daybreak.gate.all_metrics import Pair, guardrails_of, pairs_of, success_of, together
 from daybreak.gate.chain import difference_of
 from daybreak.gate.false_discoveries import chance_of, expected
@@ -173,11 +172,8 @@ def _before(past: Sequence[Entry], tested: UnderTest) -> list[RecipeTest]:
 def _tonight(
     tested: UnderTest, scores: Columns, evaluation: Evaluation, names: Iterable[str], *, seen: date | None
 ) -> RecipeTest:
-    """Returns what tonight adds to a test: the differences on held-out days after `seen`.
-
-    Where the workload does not tell which samples are of which day, all days count or none.
-    """
-    days = tuple(day for day in evaluation.days if seen is None or day > seen)
+    """Returns what tonight adds to a test: the differences on held-out days after `seen`."""
+    days, columns = of_days_after(seen, scores, evaluation)
     test = RecipeTest(
         recipe=tested.recipe,
         against=tested.against,
@@ -185,12 +181,6 @@ def _tonight(
         is_turn=tested.arms[0] == "candidate",
         least_nights=0,
     )
-    columns = scores
-    if evaluation.num_by_day:
-        is_new = np.repeat([day in days for day in evaluation.days], evaluation.num_by_day)
-        columns = {name: values[is_new] for name, values in scores.items()}
-    elif days != evaluation.days:
-        return test
     pairs = pairs_of(columns, *tested.arms)
     return replace(test, differences=_differences(pairs, names, columns.get(UNIT)))
 

@@ -20,7 +20,7 @@ from daybreak.contract.sections import (
 )
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.gate import served_days, served_notices
-from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
+from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, counts
 from daybreak.gate.judge import LOOKED_AT, rules_of
 from daybreak.registry import aliases
 from daybreak.rollout import saga
@@ -29,7 +29,7 @@ from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.rollback import rollback
 from daybreak.rollout.targets import Target, release_targets
 from daybreak.statistics.control_chart import Mean
-from daybreak.statistics.level import Level, level
+from daybreak.statistics.level import Level, level, nights_to_show
 from daybreak.statistics.result import Status
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
@@ -122,18 +122,19 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
     """Compares the champion with the versions before it, over the days since its promotion.
 
     Each night scores the champion beside the version that it replaced, and beside the anchor of its chain
-    (daybreak/gate/chain.py). It is rolled back if all of these days together prove the replaced version
-    better, at one look a night for a year; for a refresh, which may be a little worse, better by more than
-    the margin. It is rolled back to the anchor if the anchor is proven better by more than the margin, or if
-    the chain has spent the margin and `gate.when_spent` says so. `past` are entries of the ledger, newest
-    first.
+    (daybreak/gate/chain.py). It is rolled back if all of these days together, each
+    once, prove the replaced version better, at one look a night for a year; for a refresh, which may be a
+    little worse, better by more than the margin. It is rolled back to the anchor if the anchor is proven
+    better by more than the margin, or if the chain has spent the margin and `gate.when_spent` says so. `past`
+    are entries of the ledger, newest first.
     """
     promotion, later = _since_promotion(serving, past)
     chains = [chain for entry in later if (chain := entry.chain)]
     made = promotion.chain if promotion else None
     newest = chains[0] if chains else made
     as_judged = made if promotion and not promotion.refitted else None  # a refit is not what was compared
-    from_before = [chain.predecessor for chain in chains] + [as_judged.step if as_judged else None]
+    since = [one for chain in chains if (one := chain.predecessor) and counts(one)]
+    from_before = [*since, as_judged.step if as_judged else None]
     before = _level(from_before, params)
     anchored = _level([chain.champion for chain in chains], params)
     judged = [entry.evaluation for entry in (*later, promotion) if entry and entry.evaluation]
@@ -150,8 +151,10 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
     if newest.spent and params.when_spent == "anchor" and newest.anchor != serving.version:
         reason = f"the refreshes since version {newest.anchor} have spent the margin {newest.margin:g}"
         return looked("rolled back", reason=reason, level=before, predecessor=newest.anchor)
-    widest = max((one for one in from_before if one), key=lambda one: one.error)
-    nights = nights_until_shown(newest.margin, widest, alpha=params.alpha)
+    nights = made.nights_to_show if made and not since else None
+    if nights is None:  # of days like those since, of which each night brings its own
+        widest = max(one.error for one in (since or from_before) if one)
+        nights = nights_to_show(newest.margin, error=widest, alpha=params.alpha / NIGHTS_PER_YEAR)
     shows = f"a loss of the margin {newest.margin:g} shows after about {counted(nights, 'night')}"
     reason = f"{replaced} is not proven better than {this}: {before}; {shows}"
     return looked("kept", reason=reason, level=before)
@@ -175,7 +178,7 @@ def _since_promotion(serving: Release, past: Sequence[Entry]) -> tuple[Entry | N
 
 def _level(differences: Sequence[Difference | None], params: GateParams) -> Level | None:
     """Returns the mean of all nights, with an interval for one look a night; None without any."""
-    series = [Mean(value=one.mean, error=one.error) for one in differences if one]
+    series = [Mean(value=one.mean, error=one.error) for one in differences if one and counts(one)]
     return level(series, alpha=params.alpha / NIGHTS_PER_YEAR, half_width=0) if series else None
 
 
