@@ -301,7 +301,7 @@ class Gated:
         champion: Champion | None,
     ) -> Verdict:
         """Returns what the stage `gate` decides by held-out scores, but for the smoke test."""
-        gate, past = self.gate, self._past[:LOOKED_AT]
+        gate = self.gate
         rules = rules_of(gate, refresh=champion is not None, evaluation=evaluation)
         chain = chains.chain_of(
             columns,
@@ -324,7 +324,7 @@ class Gated:
             believed=plausible(
                 columns,
                 evaluation,
-                past,
+                self._past,
                 false_alarms_per_year=gate.false_alarms_per_year,
                 anchor=champion.anchor.release.version if champion and champion.anchor else None,
             ),

@@ -1,6 +1,6 @@
 import math
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +18,13 @@ from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import write_scores
 from daybreak.extensions.live_test.looks import last_bound
 from daybreak.gate.judge import (
+    LOOKED_AT,
     _Challenge,
     _gain,
     fit_to_serve,
     gate,
     judge_scores,
+    of_a_year,
     rules_for_users,
     rules_of,
 )
@@ -30,6 +32,7 @@ from daybreak.gate.verdict import ACTIONS, decide
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
 from daybreak.statistics.unpaired import effect
+from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from tests.minimal_records import minimal_night, promotion
 from tests.toy.nights import NUM_SAMPLES, make_evaluation, make_version
@@ -103,6 +106,30 @@ def test_nothing_is_judged_by_scores_that_are_not_believed() -> None:
     assert verdict.checks[0] == unlike
     like = Check(name="plausible", ok=True, text="")
     assert verdict_on(scores, champion=CHAMPION, asked={"believed": like}).action == "promote"
+
+
+def test_a_year_of_several_nights_a_day_is_a_year() -> None:
+    """A recipe that was tried long ago still counts among those of the year."""
+    newest = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    def commits(hours: int) -> list[Commit]:
+        moments = [newest - timedelta(hours=hours * number) for number in range(9000)]
+        return [
+            Commit(
+                id="",
+                parents=(),
+                time=int(one.timestamp()),
+                subject="",
+                night="",
+                rollback=False,
+                serves=None,
+            )
+            for one in moments
+        ]
+
+    hourly = of_a_year(commits(1), newest.date())
+    assert 365 * 24 <= len(hourly) < 368 * 24
+    assert len(of_a_year(commits(48), newest.date())) == 365 + LOOKED_AT
 
 
 def test_a_changed_recipe_that_is_only_no_worse_is_not() -> None:

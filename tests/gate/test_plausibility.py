@@ -79,6 +79,25 @@ def test_too_few_nights_judge_nothing(past):
     assert judge(0.05, 0.02, past) is None
 
 
+def test_nights_that_share_days_count_once():
+    """Of 28 nights that hold out a week each, four share no day: too few."""
+    first = date(2026, 1, 1)
+
+    def with_days(made: Evaluation, number: int, num: int) -> Evaluation:
+        return replace(made, days=tuple(first + timedelta(days=number + day) for day in range(num)))
+
+    def check(num: int):
+        past = [
+            replace(one, evaluation=with_days(one.evaluation, -number, num))
+            for number, one in enumerate(history(), start=1)
+        ]
+        tonight = with_days(evaluation(0.05, 0.02), 0, num)
+        return plausible(columns(0.05, 0.02), tonight, past, false_alarms_per_year=2.0)
+
+    assert "28 nights lead" in check(1).text
+    assert check(7) is None
+
+
 def test_zero_false_alarms_judge_nothing():
     assert plausible(columns(0.05, 0.02), evaluation(0.05, 0.02), history(), false_alarms_per_year=0) is None
 

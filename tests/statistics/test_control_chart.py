@@ -12,7 +12,7 @@ from daybreak.statistics.control_chart import Mean, expected
 @pytest.mark.parametrize("sizes", [(50, 50), (30, 300)])
 def test_false_alarms_come_at_the_stated_rate(num_nights, between, sizes):
     """Nights of the same level that differ by themselves and by their samples: at most as many as stated."""
-    draw, alpha, num_runs, deviation = np.random.default_rng(num_nights), 0.02, 3000, 0.3
+    draw, alpha, num_runs, deviation = np.random.default_rng(num_nights), 0.02, 500, 0.3
     alarms = 0
     for _ in range(num_runs):
         errors = deviation / np.sqrt(draw.integers(sizes[0], sizes[1] + 1, num_nights + 1))
@@ -22,10 +22,40 @@ def test_false_alarms_come_at_the_stated_rate(num_nights, between, sizes):
     assert stats.binomtest(alarms, num_runs, alpha, alternative="greater").pvalue > 1e-3
 
 
-def test_the_band_is_the_t_interval_where_errors_are_equal_and_small():
-    values = np.random.default_rng(0).normal(size=20)
+SKEWED = {
+    "normal": lambda draw, shape: draw.normal(size=shape),
+    "gamma": lambda draw, shape: draw.gamma(2, size=shape),
+    "lognormal": lambda draw, shape: draw.lognormal(0, 0.6, size=shape),
+    "lognormal losses": lambda draw, shape: -draw.lognormal(0, 0.6, size=shape),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("days", SKEWED)
+@pytest.mark.parametrize("num_nights", [21, 60])
+def test_skewed_days_are_outside_no_more_often_than_stated(days: str, num_nights: int):
+    """Of lognormal days, Student's t alone leaves five times as many outside."""
+    draw, alpha, num_runs = np.random.default_rng(num_nights), 2 / 365, 150
+    alarms = 0
+    for values in SKEWED[days](draw, (num_runs, num_nights + 20)):
+        band = expected([Mean(value=v, error=1e-6) for v in values[20:]], error=1e-6, alpha=alpha)
+        alarms += sum(float(value) not in band for value in values[:20])
+    assert alarms <= 1.5 * alpha * 20 * num_runs + 5
+
+
+def test_a_broken_day_widens_the_band_of_later_months_little():
+    values = np.random.default_rng(1).normal(size=60)
+    broken = np.where(np.arange(60) == 30, values - 20, values)  # it is not among the newest 28
+    usual, wider = (
+        expected([Mean(value=v, error=1e-6) for v in one], error=1e-6, alpha=0.01) for one in (values, broken)
+    )
+    assert usual.low - wider.low < 1
+
+
+def test_the_band_is_the_t_interval_where_nights_are_not_skewed_and_errors_small():
+    values = np.linspace(-1, 1, 7)
     band = expected([Mean(value=v, error=1e-9) for v in values], error=1e-9, alpha=0.05)
-    reach = stats.t.ppf(0.975, 19) * values.std(ddof=1) * np.sqrt(1 + 1 / 20)
+    reach = stats.t.ppf(0.975, 6) * values.std(ddof=1) * np.sqrt(1 + 1 / 7)
     assert (band.low, band.high) == pytest.approx((values.mean() - reach, values.mean() + reach), rel=1e-6)
 
 

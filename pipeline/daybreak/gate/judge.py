@@ -15,7 +15,9 @@ By `gate.scores`, held-out scores decide, or users who meet one model or the oth
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
+from itertools import takewhile
 
 from daybreak.contract import clock
 from daybreak.contract.errors import ReleaseError
@@ -40,6 +42,7 @@ from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion
 from daybreak.storage import ledger
+from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
@@ -68,10 +71,6 @@ class _Challenge:
     def refresh(self) -> bool:
         return self.is_same_recipe and not self.older
 
-    @property
-    def past(self) -> Sequence[ledger.Entry]:
-        return self.year[:LOOKED_AT]
-
     def judged(self, *, rules: Rules, over_nights: Conclusion | None) -> Verdict:
         """Returns the verdict by held-out scores."""
         return judge_scores(
@@ -81,7 +80,7 @@ class _Challenge:
             self.champion,
             self.params,
             rules=rules,
-            past=self.past,
+            past=self.year,
             kind="older data" if self.older else "",
             over_nights=over_nights,
         )
@@ -175,7 +174,7 @@ def _challenge(
         champion=champion,
         params=params,
         scores=read_scores() or {},
-        year=_earlier(home, night, NIGHTS_PER_YEAR + LOOKED_AT),
+        year=_earlier(home, night),
         is_same_recipe=is_same,
         older=_older(home, champion, dataset),
         held=hold.on(home, _recipes(champion, params, is_same=is_same), day=night.day),
@@ -316,9 +315,17 @@ def rules_for_users(rules: Rules, chance: float | None) -> Rules:
     return rules if chance is None else replace(rules, alpha=chance)
 
 
-def _earlier(home: Home, night: Night, limit: int) -> list[ledger.Entry]:
-    """Returns the newest entries of the ledger without tonight's, which there is if it was closed before."""
-    return [entry for entry in ledger.history(home, limit) if entry.rollback or entry.night.id != night.id]
+def _earlier(home: Home, night: Night) -> list[ledger.Entry]:
+    """Returns the entries of a year, newest first, without tonight, which has one if it was closed before."""
+    entries = ledger.entries_of(home, of_a_year(ledger.commits(home), night.day))
+    return [entry for entry in entries if entry.rollback or entry.night.id != night.id]
+
+
+def of_a_year(newest_first: Sequence[Commit], day: date) -> Sequence[Commit]:
+    """Returns the commits of the year up to a day, or those of as many nights as days, if these are more."""
+    since = datetime.combine(day, time(tzinfo=UTC)) - timedelta(days=NIGHTS_PER_YEAR + 1)
+    num = sum(1 for _ in takewhile(lambda commit: commit.time >= since.timestamp(), newest_first))
+    return newest_first[: max(num, NIGHTS_PER_YEAR + LOOKED_AT)]
 
 
 def judge_scores(

@@ -3,12 +3,14 @@
 Wrong labels or a broken day make both models look equally bad, so that a comparison shows nothing. But the
 champion, its anchor (daybreak/gate/chain.py) and the baselines have scores from earlier nights: tonight's
 scores must be within the bands that these predict (daybreak/statistics/control_chart.py). All bands together
-may fail on `gate.false_alarms_per_year` sound nights a year. The names of the failing models show where to
+may fail on `gate.false_alarms_per_year` sound nights a year. Nights that share a held-out day with a later
+one are left out, as they would hardly differ. The names of the failing models show where to
 look. An implausible night counts among the earlier ones, so that a lasting change of the data is taken for
 normal after three nights. Pure.
 """
 
 from collections.abc import Iterator, Sequence
+from datetime import date
 from math import sqrt
 
 import numpy as np
@@ -16,11 +18,11 @@ import numpy as np
 from daybreak.contract.record_parts import Check
 from daybreak.contract.record_types import Evaluation
 from daybreak.evaluation.scores import Columns, with_prefix
-from daybreak.statistics.control_chart import ControlBand, Mean, expected
+from daybreak.statistics.control_chart import RECENT, ControlBand, Mean, expected
 from daybreak.storage.ledger import Entry
 
 NAME = "plausible"
-NIGHTS = 28  # that are looked back on
+NIGHTS = RECENT  # that tonight is held against; how skewed nights are is known of a year
 LEAST_NIGHTS = 7
 NIGHTS_PER_YEAR = 365
 
@@ -40,11 +42,11 @@ def plausible(
     Args:
         scores: the columns of tonight's scores.npy.
         evaluation: tonight's.
-        past: entries of the ledger, newest first.
+        past: entries of the ledger of a year, newest first.
         false_alarms_per_year: sound nights a year that may fail; 0: nothing is checked.
         anchor: version whose scores are the column `anchor`; other nights may have had another.
     """
-    nights = list(_comparable(past, evaluation))[:NIGHTS]
+    nights = list(_comparable(past, evaluation))
     tonight: Columns = {name: scores[name] for name in ("champion", "anchor") if name in scores}
     tonight |= with_prefix(scores, "baseline")
     tonight = {name: values for name, values in tonight.items() if np.isfinite(values).all()}
@@ -68,11 +70,14 @@ def plausible(
 
 
 def _comparable(past: Sequence[Entry], evaluation: Evaluation) -> Iterator[Entry]:
-    """Yields the nights since the last rollback that were judged by the same metric."""
+    """Yields the nights since the last rollback that were judged by the same metric, on days of their own."""
+    oldest = min(evaluation.days, default=date.max)
     for entry in past:
         if entry.rollback:
             return
-        if entry.evaluation and _metric(entry.evaluation) == _metric(evaluation):
+        own = entry.evaluation
+        if own and _metric(own) == _metric(evaluation) and max(own.days, default=date.min) < oldest:
+            oldest = min(own.days, default=oldest)
             yield entry
 
 

@@ -1,18 +1,28 @@
 """Holds tonight's mean against those of earlier nights: a control chart of means of samples.
 
 Means differ by their samples and by the night: value_i ~ N(m, t^2 + s_i^2), where s_i is the standard error
-of night i and t^2 the variance between nights, by the moments of DerSimonian and Laird (1986). A new night
-lies within m -+ q * sqrt(t^2 + s^2 + var(m)) with the probability of q, a quantile of Student's t with n - 1
-degrees of freedom: the prediction interval of a random-effects model (Higgins, Thompson and Spiegelhalter
-2009). Pure.
+of night i and t^2 the variance between nights, by the moments of DerSimonian and Laird (1986), both of the
+`RECENT` newest nights. If nights were normal, a new one would lie within m -+ q * sqrt(t^2 + s^2 + var(m))
+with the probability of q, a quantile of Student's t with n - 1 degrees of freedom: the prediction interval of
+a random-effects model (Higgins, Thompson and Spiegelhalter 2009). But nights are skewed, as a few days have a
+storm or a sale, and of lognormal ones five times as many lie outside. So each earlier night is held against
+those before it, too, and on the side of their skewness g the band reaches further, by g (q^2 - 1) / 6
+(Cornish & Fisher 1938): twice that while there are few nights, which show about half of it. A night beyond
+its own limits counts as at them, so that a broken day does not widen the limits of a year. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
 
 import numpy as np
 from scipy import stats
+
+from daybreak.statistics.forecast_limits import Numbers
+
+RECENT = 28  # nights that say where the mean is, and how much nights differ
+LEAST = 7  # nights that a further one is held against
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +46,57 @@ class ControlBand:
 
 
 def expected(past: Sequence[Mean], *, error: float, alpha: float) -> ControlBand:
-    """Returns the band expected of a mean with standard error `error`, from two or more earlier means."""
-    values = np.array([mean.value for mean in past])
-    errors = np.array([mean.error for mean in past])
+    """Returns the band expected of a mean with standard error `error`.
+
+    `past` are two or more earlier means, newest first; the more, the better is their skewness known.
+    """
+    values = np.array([mean.value for mean in past][::-1])
+    errors = np.array([mean.error for mean in past][::-1])
+    first = min(LEAST, len(past))
+    centre, spreads = _recent(values[:first], errors[:first])
+    off = np.empty(len(past))  # by how many spreads each night was, at most as far as its own limits
+    off[:first] = (values[:first] - centre) / spreads(errors[:first])
+    for place in range(first, len(past)):
+        centre, spreads = _recent(values[:place], errors[:place])
+        below, above = _limits(off[:place], alpha=alpha)
+        off[place] = np.clip((values[place] - centre) / spreads(errors[place]), -below, above)
+    centre, spreads = _recent(values, errors)
+    below, above = _limits(off, alpha=alpha)
+    spread = float(spreads(np.array(error)))
+    return ControlBand(
+        low=centre - below * spread, high=centre + above * spread, num_nights=min(len(past), RECENT)
+    )
+
+
+def _recent(values: Numbers, errors: Numbers) -> tuple[float, Callable[[Numbers], Numbers]]:
+    """Returns the mean of the newest nights, and the spread of further ones by their standard errors."""
+    values, errors = values[-RECENT:], errors[-RECENT:]
     between = _between(values, errors)
-    variances = np.maximum(between + errors**2, 1e-24)
-    weights = 1 / variances
-    centre = float((weights * values).sum() / weights.sum())
-    spread = sqrt(between + error**2 + 1 / float(weights.sum()))
-    reach = float(stats.t.ppf(1 - alpha / 2, len(past) - 1)) * spread
-    return ControlBand(low=centre - reach, high=centre + reach, num_nights=len(past))
+    weights = 1 / np.maximum(between + errors**2, 1e-24)
+    total = float(weights.sum())
+    centre = float((weights * values).sum() / total)
+    return centre, lambda error: np.sqrt(np.maximum(between + error**2, 1e-24) + 1 / total)
 
 
-def _between(
-    values: "np.ndarray[tuple[int], np.dtype[np.float64]]",
-    errors: "np.ndarray[tuple[int], np.dtype[np.float64]]",
-) -> float:
+def _limits(off: Numbers, *, alpha: float) -> tuple[float, float]:
+    """Returns by how many spreads a night may be off, below and above, after nights that were so far off."""
+    num = len(off)
+    reach = _student(alpha, min(num, RECENT) - 1)
+    apart = off - off.mean()
+    scale = float(np.square(apart).mean())
+    if num < 3 or scale < 1e-12:
+        return reach, reach
+    skewness = float((apart**3).mean()) / scale**1.5 * sqrt(num * (num - 1)) / (num - 2)
+    wider = skewness * (1 + RECENT / max(num, RECENT)) * (reach**2 - 1) / 6
+    return reach + max(0.0, -wider), reach + max(0.0, wider)
+
+
+@cache
+def _student(alpha: float, freedom: int) -> float:
+    return float(stats.t.ppf(1 - alpha / 2, freedom))
+
+
+def _between(values: Numbers, errors: Numbers) -> float:
     """Returns the variance between nights beyond that of their samples, by the method of moments."""
     if not errors.all():
         return float(values.var(ddof=1))
