@@ -126,7 +126,7 @@ EXTENSIONS = {
         keys="notify.webhooks notify.webhook_secret notify.airflow_url",
     ),
     "pages": Extension(commands="commands", board="fleet_rows:write_board", now="fleet_rows:write_now"),
-    "fleets": Extension(commands="commands", share="evening:plan"),
+    "fleets": Extension(commands="commands", after_commit="month:tell", share="evening:plan"),
     "erasure": Extension(commands="commands"),
     "notebooks": Extension(),
     "adapters": Extension(),  # base classes of a team's

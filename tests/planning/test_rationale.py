@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from daybreak.contract.record_parts import MonthBudget
 from daybreak.contract.record_types import Plan
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.planning.planner import plan
@@ -32,6 +33,13 @@ def test_the_first_line_says_what_is_rented_at_what_price_and_why_not_the_next(m
     assert f" an hour as of {made.reasons.price.dated} (Cyclenerd/" in first
     assert " of $2.00, in time with a chance of " in first
     assert first.endswith(f"Next best: {made.reasons.runner_up}.")
+
+
+def test_what_the_month_has_left_is_said(made):
+    month = MonthBudget(usd=300, spent_usd=180, num_nights=12)
+    shown = rationale(made, replace(night(hours=3, budget_usd=2), month=month))
+    left = "$120.00 of this month's $300.00 are left for 12 nights"
+    assert f"{left}; tonight may cost $2.00 (night.usd_per_month)." in shown
 
 
 def test_the_table_has_a_line_an_option_with_why_not(made):

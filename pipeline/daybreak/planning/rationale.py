@@ -51,6 +51,8 @@ def sentences(plan: Plan, night: Night) -> Iterator[str]:
         yield f"The time rests on {plan.reasons.basis}."
     if night.test_hours:
         yield _test(plan, night)
+    if night.month:
+        yield f"{night.month}; tonight may cost {dollars(night.budget_usd)} (night.usd_per_month)."
     if plan.reasons.share:
         yield f"Its share: {plan.reasons.share}."
     if plan.spot:

@@ -73,6 +73,11 @@ def publish_alarm(home: Home, text: str) -> None:
     _done("tell people", partial(notifier.alarm, home, text), again="run daybreak audit --deep")
 
 
+def publish_events(home: Home, happened: Iterable[Event]) -> bool:
+    """Tells people of what happened outside of a night; returns False where that is to be tried again."""
+    return _done("tell people", partial(notifier.tell, home, *happened), again=WATCH)
+
+
 def publish_home(home: Home) -> None:
     """Shows what no stage is there to show: open nights, a nearly full disk, an unshown rollback."""
     _done("show open nights", partial(_publish_open, home), again=WATCH)

@@ -13,7 +13,7 @@ from daybreak import cli, hooks
 from daybreak.contract import records
 from daybreak.contract.errors import NotYet, ParamsError, PlanError
 from daybreak.contract.record_types import Action, Night, Plan, Refit, Verdict
-from daybreak.extensions.fleets import evening
+from daybreak.extensions.fleets import evening, month
 from daybreak.extensions.fleets.sharing import Way
 from daybreak.jobs import submissions
 from daybreak.jobs.cost_tracker import JOBS
@@ -120,6 +120,22 @@ def test_the_dollars_of_a_month_are_spread_over_its_evenings(lead: Path) -> None
         look(lead, HOUR)
     with pytest.raises(PlanError, match=r"has \$3\.00 left and cards needs \$2\.00 .* or usd_per_month"):
         look(lead.parent / "cards", HOUR)
+
+
+def test_people_hear_once_a_month_what_all_models_together_have_spent(lead: Path, tmp_path: Path) -> None:
+    write(lead, machines="{g2-standard-4: 2}", usd_per_month="100")
+    heard, cards = tmp_path / "heard", lead.parent / "cards"
+    for home in (lead, cards):
+        with (home / "params.yaml").open("a") as file:
+            file.write(f"notify: {{command: 'cat >> {heard}; echo >> {heard}'}}\n")
+    for home, usd, count in ((lead, 50, 0), (cards, 35, 1), (lead, 60, 1), (lead, 70, 2), (cards, 90, 2)):
+        cost = json.dumps({"night": "one", "usd": usd})
+        records.replace_text(home / "nights/one" / JOBS / "job" / "meter.json", cost)
+        assert month.tell(Home(home), "")
+        lines = heard.read_text().splitlines() if heard.exists() else []
+        assert len([line for line in lines if line.strip()]) == count
+    assert "$85.00 of this month's $100.00 of the fleet are spent (usd_per_month in fleet.yaml)" in lines[0]
+    assert "$105.00 of this month's $100.00 of the fleet are spent" in lines[-1] + lines[-2]
 
 
 def test_a_model_that_the_dollars_do_not_suffice_for_goes_first_on_the_next_evening(lead: Path) -> None:
