@@ -9,7 +9,7 @@ from math import log
 
 from daybreak.contract.formats import count, dollars, duration
 from daybreak.contract.record_parts import Option, PriceSource, Sync
-from daybreak.contract.record_types import BEFORE_TRAINING, Night, Plan
+from daybreak.contract.record_types import BEFORE_TRAINING, Batch, Night, Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.prediction.time_budget import TEST
 
@@ -18,12 +18,12 @@ WIDTH, HEIGHT = 64, 12  # of the picture, in characters
 BAR = 40  # characters of the longest bar
 
 
-def rationale(plan: Plan, night: Night) -> str:
+def rationale(plan: Plan, night: Night, batch: Batch | None = None) -> str:
     """Returns the whole explanation as text."""
-    return "\n".join(_lines(plan, night))
+    return "\n".join(_lines(plan, night, batch))
 
 
-def _lines(plan: Plan, night: Night) -> Iterator[str]:
+def _lines(plan: Plan, night: Night, batch: Batch | None) -> Iterator[str]:
     yield from sentences(plan, night)
     options = plan.reasons.options
     if options:
@@ -34,7 +34,7 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
         yield from picture(options)
     if plan.forecast.portions:
         yield ""
-        yield from _waterfall(plan, night)
+        yield from _waterfall(plan, around(plan, night, batch))
 
 
 def sentences(plan: Plan, night: Night) -> Iterator[str]:
@@ -182,9 +182,12 @@ def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:
     return place
 
 
-def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], ...]:
+def around(
+    plan: Plan, night: Night, batch: Batch | None = None
+) -> tuple[tuple[str, float, float | None], ...]:
     """Returns the rest of the night around the plan's portions: name, seconds, dollars (None: not billed)."""
-    window_s = (night.train_until - night.started_at).total_seconds()
+    waited_s = batch.waited_hours * HOUR_S if batch else 0.0
+    window_s = (night.train_until - night.started_at).total_seconds() - waited_s
     after_s = (night.decide_until - night.train_until).total_seconds()
     after = "kept for evaluation and gate"  # in plans of earlier nights, which did not predict them
     if plan.after:
@@ -195,15 +198,16 @@ def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], .
     before_s, forecast = window_s * BEFORE_TRAINING, plan.forecast
     left_s, left_usd = window_s - before_s - forecast.expected_s, night.budget_usd - forecast.expected_usd
     return (
+        *([("waited for the day", waited_s, None)] if waited_s else ()),
         ("kept for the stages before", before_s, None),
         ("left to the deadline", left_s, left_usd),
         (after, after_s, None),
     )
 
 
-def _waterfall(plan: Plan, night: Night) -> Iterator[str]:
+def _waterfall(plan: Plan, rest: Sequence[tuple[str, float, float | None]]) -> Iterator[str]:
     """Yields a bar per portion of the time, each beginning where the last one ends; dollars beside it."""
-    portions, rest = (*plan.forecast.portions, *plan.after), around(plan, night)
+    portions = (*plan.forecast.portions, *plan.after)
     total_s = sum(portion.expected_s for portion in portions) or 1.0
     wide = max(len(label) for label in [p.name for p in portions] + [label for label, _, _ in rest])
     begin_s = 0.0

@@ -131,7 +131,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         before=lambda rule: bad_rows.before(rule, history, entry.night.id),
         row_text=bad_rows.texts,
         options=entry.plan.reasons.options[: rationale.ROWS] if entry.plan else (),
-        beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
+        beside=rationale.around(entry.plan, entry.night, entry.batch) if entry.plan else (),
         planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
         chance=rationale.chance_in_percent,
         within_interval=within_interval,
