@@ -17,18 +17,22 @@ from daybreak.contract.record_parts import Rental
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag, BagFolder, Event
 from daybreak.extensions.bag.state import BagState
-from tests import cloud_storage
+from tests import cloud_storage, s3_storage
 
 RUNS, MACHINES = 9, 3
 
 
-@pytest.fixture(params=["path", pytest.param("gs", marks=pytest.mark.slow)])
+SERVED = {"gs": cloud_storage, "s3": s3_storage}
+
+
+@pytest.fixture(params=["path", *(pytest.param(name, marks=pytest.mark.slow) for name in SERVED)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "path":
         yield f"file://{tmp_path}/bucket"
         return
-    with cloud_storage.served(delay_s=0.01) as store, cloud_storage.emulated(store):
-        yield "gs://bucket/bag"
+    service = SERVED[request.param]
+    with service.served(delay_s=0.01) as store, service.emulated(store):
+        yield f"{request.param}://bucket/bag"
 
 
 def bag(url: str, *, save_s: float = 0.0) -> Bag:
