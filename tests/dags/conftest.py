@@ -59,14 +59,15 @@ with homes.OWN.dag("reviews", doc="", default_args={}, max_active_runs=99, user_
 """
 
 
-# A team's own, which starts whenever another version serves, and says which.
+# A team's own, which start whenever another version serves, or predictions are written, and say which.
 DEPLOYED = """
 from airflow.sdk import DAG, Asset, task
-with DAG("deployed", schedule=[Asset(name="daybreak champion", uri="daybreak://daybreak/champion")]):
-    @task
-    def deploy(triggering_asset_events=None):
-        return [event.extra for events in triggering_asset_events.values() for event in events]
-    deploy()
+for name, what in (("deployed", "champion"), ("sent", "predictions")):
+    with DAG(name, schedule=[Asset(name=f"daybreak {what}", uri=f"daybreak://daybreak/{what}")]):
+        @task
+        def deploy(triggering_asset_events=None):
+            return [event.extra for events in triggering_asset_events.values() for event in events]
+        deploy()
 """
 
 
@@ -75,7 +76,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> I
     """All that `make up` starts, with stages that are played by a stand-in.
 
     Its DAG files are the real ones with an alert after five seconds instead of a day, and looks at a question
-    each second instead of each minute, and DAGs `reviews` and `deployed`.
+    each second instead of each minute, and DAGs `reviews`, `deployed` and `sent`.
     """
     folder = tmp_path_factory.mktemp("standalone")
     home, dags = stand_in(folder / "home"), folder / "dags"

@@ -384,18 +384,18 @@ def test_missed_nights_are_made_up_for_by_airflows_backfill_oldest_first(standal
 def test_those_downstream_hear_of_predictions_promotions_and_rollbacks_in_a_terminal(
     standalone: Any, night: str
 ) -> None:
-    def told() -> list[list[dict[str, Any]]]:
-        """What each run of the DAG `deployed` has heard, oldest first."""
-        path = "/api/v2/dags/deployed/dagRuns"
+    def told(dag: str = "deployed") -> list[list[dict[str, Any]]]:
+        """What each run of a DAG of the team has heard, oldest first."""
+        path = f"/api/v2/dags/{dag}/dagRuns"
         runs = standalone.ask("GET", f"{path}?order_by=run_after&state=success")[1]["dag_runs"]
         values = (f"{path}/{run['dag_run_id']}/taskInstances/deploy/xcomEntries/return_value" for run in runs)
         return [json.loads(json.dumps(standalone.ask("GET", value)[1]["value"])) for value in values]
 
     standalone.until(lambda: [{"event": "champion", "version": 4}] in told())
+    written = {"event": "predictions", "model": "daybreak", **PREDICTIONS}
+    standalone.until(lambda: any(written in heard for heard in told("sent")))
     updates = standalone.ask("GET", "/api/v2/assets/events?source_dag_id=retrain&source_task_id=predict")[1]
-    assert [one["extra"] for one in updates["asset_events"] if one["source_run_id"] == night] == [
-        {"event": "predictions", "model": "daybreak", **PREDICTIONS}
-    ]
+    assert [one["extra"] for one in updates["asset_events"] if one["source_run_id"] == night] == [written]
     event = {"event": "champion", "model": "daybreak", "version": 3}
     airflow_assets.update(Home(standalone.home), DownstreamParams(), event)
     standalone.until(lambda: told()[-1] == [{**event, "from_rest_api": True}])
