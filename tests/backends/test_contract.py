@@ -245,7 +245,7 @@ def test_a_job_for_a_machine_that_it_does_not_have_is_refused_before_anything_st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [local], indirect=True)  # of others, test_machine_trial.py has one
+@pytest.mark.parametrize("place", [local], indirect=True)  # test_machine_trial.py tries another
 def test_a_worker_without_the_gpus_of_its_machine_fails_the_job_with_a_sentence(place, tmp_path):
     job = place.job()
     given = gpus.environment(job.rental.machine, "2 x L4")

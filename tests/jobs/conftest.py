@@ -6,7 +6,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.backends.conftest import service
 from tests.training import nights
+
+__all__ = ["folder", "folder_in_memory", "service"]
 
 MEMORY = Path("/dev/shm")  # thousands of small files, each brought to disk
 

@@ -15,7 +15,7 @@ from daybreak.rollout import rollback
 from daybreak.storage import ledger_notes
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
-from tests.rollout.test_events import judge
+from tests.rollout.test_committed_events import judge
 from tests.toy.nights import FIRST, PARAMS
 from tests.toy.stages import close_night, promote_night
 

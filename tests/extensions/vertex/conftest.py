@@ -1,5 +1,5 @@
-"""A Vertex AI on loopback."""
+"""A Vertex AI and a registry of images on loopback."""
 
-from tests.backends.conftest import service
+from tests.backends.conftest import registry, service
 
-__all__ = ["service"]
+__all__ = ["registry", "service"]

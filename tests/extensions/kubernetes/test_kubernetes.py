@@ -40,7 +40,7 @@ from tests.test_deploy import built
 
 pytestmark = pytest.mark.slow  # the client takes seconds to import
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SLEEP = "sleep 60"
 both_kinds = pytest.mark.parametrize("kubernetes", ["jobs", "jobsets"], indirect=True)
 job_sets = pytest.mark.parametrize("kubernetes", ["jobsets"], indirect=True)

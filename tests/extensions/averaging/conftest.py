@@ -1,0 +1,5 @@
+"""A small data set."""
+
+from tests.training.conftest import folder
+
+__all__ = ["folder"]
