@@ -432,3 +432,31 @@ def test_a_home_is_made_where_a_process_begins_and_passed_from_there() -> None:
         for name, path in MODULES.items()
     }
     assert {name: count for name, count in found.items() if count} == FIND_HOME
+
+
+NO_ROOMS = {"benchmarks", "dags", "examples", "hooks", "security", "toy"}  # of no one module
+# Tests that lie elsewhere than the module that they are named after, and why.
+ELSEWHERE = {
+    "backends/test_slurm.py",  # with the others that share one real Slurm
+    "jobs/test_recipe.py",  # the recipe as the launcher writes it
+    "jobs/test_trials.py",  # nights that try a machine, on the simulated cloud
+}
+ROUTER = "serving"  # has those of the router too, which share a home
+
+
+def test_a_test_that_is_named_after_a_module_lies_in_its_room() -> None:
+    house = ROOT / "pipeline/daybreak"
+    rooms: dict[str, set[Path]] = {}
+    for named in (*house.rglob("*.py"), *house.glob("extensions/*/")):
+        room = named.parent if named.suffix else named
+        rooms.setdefault(named.stem, set()).add(room.relative_to(house))
+    tests = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    of_rooms = [path for path in tests if len(path.parts) > 1 and path.parts[0] not in NO_ROOMS]
+    assert {path.parts[0] for path in of_rooms} <= {path.name for path in house.iterdir()}
+    wrong = {
+        str(path)
+        for path in of_rooms
+        if path.parts[0] != ROUTER and path.parent not in rooms.get(path.stem[5:], {path.parent})
+    }
+    assert len(of_rooms) > 200
+    assert wrong == ELSEWHERE
