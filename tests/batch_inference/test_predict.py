@@ -416,6 +416,7 @@ def test_of_a_day_without_clean_rows_those_of_the_newest_are_predicted_and_said(
     rows = written(tmp_path / "out" / str(DAY))
     assert set(map(str, rows["daybreak_day"].to_pylist())) == {str(DAY)}
     assert set(rows["ts"].to_pylist()) == set(rows_of(before)["ts"].to_pylist())
+    assert run().of == f"clean rows of {DAY}"  # it came while the night waited
 
 
 def test_a_home_whose_first_version_does_not_serve_yet_predicts_nothing(

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 WORK = Path("data/work/predict")
 LOCK = Path("data/work/predict.lock")
+OF_CLEAN = "clean rows of "  # a day: which rows predictions are of
 USERS = 10  # rows_per_file is of so many lists' users
 
 
@@ -138,8 +139,14 @@ def _serving(home: Home) -> int:
 
 
 def _stands(done: Predictions, call: _Call) -> bool:
-    """Returns whether predictions that were written stay, though another version may serve since."""
-    since = call.night.predict_from
+    """Returns whether predictions that were written stay, though another version may serve since.
+
+    Those of older rows do not, once the rows of the day are there and there is time for them.
+    """
+    since, until = call.night.predict_from, call.night.predict_until
+    is_older = done.of.startswith(OF_CLEAN) and done.of != f"{OF_CLEAN}{call.night.day}"
+    if is_older and part_of(call.night.day, call.home.tonight / CLEAN).exists():
+        return until is not None and clock.utc() >= until
     return done.version == call.version or (since is not None and clock.utc() >= since)
 
 
@@ -284,8 +291,8 @@ def _of_rows(version: Scorer, call: _Call) -> str:
         return f"rows that {version.about['workload']}.score_rows names"
     day, wanted = _clean_day(version, call), call.night.day
     if day == wanted:
-        return f"clean rows of {day}"
-    of = f"clean rows of {day}, the newest, as {wanted} has none"
+        return f"{OF_CLEAN}{day}"
+    of = f"{OF_CLEAN}{day}, the newest, as {wanted} has none"
     log.warning("predicted are %s", of)
     return of
 
