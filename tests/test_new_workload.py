@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,8 +65,10 @@ def test_the_first_step_for_a_workload_works_and_an_edit_of_it_is_what_runs(clon
         r"^daybreak (night --here --set workload=.*)$", (clone / "CONTRIBUTING.md").read_text(), re.MULTILINE
     )
     small = [word for assignment in SMALL for word in ("--set", assignment)]
-    log = pipeline(clone, *line.split(), *small, "--day", "2026-03-10", "--night", "one", "--until", "train")
-    assert "params.yaml here is changed: workload=my_package.my_module:MyWorkload" in log
+    log = pipeline(
+        clone, *shlex.split(line), *small, "--day", "2026-03-10", "--night", "one", "--until", "train"
+    )
+    assert "params.yaml here is changed: workload=my_package.my_module:MyWorkload, predict.to=''" in log
     assert (clone / "data/work/jobs").exists(), log
     first = jobs(clone)
     assert len(first) == 1
