@@ -51,7 +51,13 @@ def shown(predicted: Any, labels: Sequence[Any] | None, *, at: float = 5.0) -> E
 
 
 def stream(
-    number: int, *, worse: float = 0.0, unlabelled: float = 0.0, errors: float = 0.0, share: float = 0.5
+    number: int,
+    *,
+    worse: float = 0.0,
+    unlabelled: float = 0.0,
+    half_labelled: float = 0.0,
+    errors: float = 0.0,
+    share: float = 0.5,
 ) -> Iterator[Exposure]:
     """Users with three rows each; the challenger's predictions are so much further from the truth."""
     draw = np.random.default_rng(number)
@@ -63,6 +69,8 @@ def stream(
         logit = np.log(chance / (1 - chance)) * (1 - worse * ours)
         kept = json.dumps({"prediction": (1 / (1 + np.exp(-logit))).tolist()})
         taken = None if ours and draw.random() < unlabelled else tuple(map(str, labels))
+        if half_labelled and taken and ours and draw.random() < half_labelled:
+            taken = (*taken[:1], "null", "null")
         yield replace(one, items=(), predicted=kept, taken=taken, taken_at=one.time + 5 if taken else None)
 
 
@@ -318,9 +326,10 @@ def test_the_read_out_has_the_mean_of_either_arm_as_scikit_learn_has_it() -> Non
     [
         ({"worse": 2.0}, "score"),
         ({"unlabelled": 0.3}, "labels"),
+        ({"half_labelled": 0.5}, "labels"),
         ({"errors": 0.2}, "errors"),
     ],
-    ids=["worse", "unlabelled", "failing"],
+    ids=["worse", "unlabelled", "partly labelled", "failing"],
 )
 def test_each_guardrail_stops_what_it_guards_against(harm: dict[str, float], guardrail: str) -> None:
     finding = finding_of(stream(3000, **harm))

@@ -234,16 +234,31 @@ class RowScore:
         beyond = self.high - self.low or max(abs(self.low), 1.0)
         return np.clip(values[~np.isnan(values)], self.low - beyond, self.high + beyond)
 
+    def labelled(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float | None:
+        """Returns the share of the rows that have a label by then; None where nothing was predicted."""
+        until, num_rows, num_labelled = exposures[0].time + window_s, 0, 0
+        for shown in exposures:
+            if predicted := self._predicted(shown):
+                labels = self._labels(shown, until)
+                num_rows += len(predicted)
+                num_labelled += int((~np.isnan(labels)).sum()) if len(labels) == len(predicted) else 0
+        return num_labelled / num_rows if num_rows else None
+
+    def _predicted(self, shown: ShownExposure) -> Any:
+        return json.loads(shown.predicted).get(self.metric.prediction) if shown.predicted else None
+
+    def _labels(self, shown: ShownExposure, until: float) -> Floats:
+        """Returns the labels told by then, NaN for one that is none; empty where none was told."""
+        texts = shown.taken if shown.taken is not None and (shown.taken_at or 0.0) <= until else ()
+        return np.array([self._label(text) for text in texts], dtype=np.float64)
+
     def _values(self, shown: ShownExposure, until: float) -> Floats:
         """Returns the metric's values of the rows of an exposure whose label is known by then, clipped."""
         nothing = np.zeros(0)
-        predicted = json.loads(shown.predicted).get(self.metric.prediction) if shown.predicted else None
+        predicted = self._predicted(shown)
         if predicted is None:
             return nothing
-        labels = np.zeros(len(predicted))
-        if self.has_label:
-            texts = shown.taken if shown.taken is not None and (shown.taken_at or 0.0) <= until else ()
-            labels = np.array([self._label(text) for text in texts])
+        labels = self._labels(shown, until) if self.has_label else np.zeros(len(predicted))
         if len(labels) != len(predicted):  # no labels, or labels that cannot be matched to predictions
             return nothing
         known = ~np.isnan(labels)

@@ -2,7 +2,8 @@
 
 Guardrails are those of guardrails.py, of the groups of users in segments.py, and two more:
 
-    labels           users with a label fit the shares of the arms as well (`srm`)
+    labels           users with a label fit the shares of the arms as well (`srm`), and as large a share of
+                     either arm's rows has one
     score            worse by more than the margin, by bets that hold from the first user on; or worse at
                      all, by the effect: what is to be improved must not have deteriorated
 
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from daybreak.contract.formats import percents
 from daybreak.contract.record_parts import Check, Segment
 from daybreak.extensions.live_test.guardrails import (
     GuardrailLimits,
@@ -35,7 +37,7 @@ from daybreak.extensions.live_test.guardrails import (
     guardrails,
     two_means,
 )
-from daybreak.extensions.live_test.live_score import LISTS, LiveScore
+from daybreak.extensions.live_test.live_score import LISTS, LiveScore, RowScore
 from daybreak.extensions.live_test.looks import Looks
 from daybreak.extensions.live_test.observations import Observation, ObservationLog, arms, chances, settled
 from daybreak.extensions.live_test.segments import attributes_as_drawn, segments
@@ -46,6 +48,7 @@ from daybreak.statistics.result import Conclusion, Status
 from daybreak.statistics.unpaired import adjusted, effect
 
 Floats = NDArray[np.float64]
+MOST_UNLABELLED = 0.05  # of a user's rows, by which the arms may differ
 LEAST_FORETOLD = 0.01  # of the variance of scores, by what is known before the test, to be told
 
 
@@ -152,7 +155,7 @@ def find(seen: ObservationLog, design: Design, *, now: float) -> Readout:
                 now=now,
                 of_lists=design.by.of_lists,
             ),
-            *_labels(users, scores, design.by),
+            *_labels(users, scores, design),
             *checks,
         ),
         num_ours=num_ours,
@@ -176,12 +179,34 @@ def _segments(over: list[Observation], scores: list[float | None], design: Desig
     return segments(over, values / rate, rules=design.rules)
 
 
-def _labels(over: list[Observation], scores: list[float | None], by: LiveScore) -> tuple[Check, ...]:
-    """Returns the guardrail on the users with a label, where a score needs one."""
+def _labels(over: list[Observation], scores: list[float | None], design: Design) -> tuple[Check, ...]:
+    """Returns the guardrail on labels, where a score needs them.
+
+    The users with a label have to fit the planned shares. Each may have one, and yet one arm's rows fewer, as
+    where a model decides what becomes known: so the share of labelled rows may not differ, either way.
+    """
+    by = design.by
     if by.of_lists or not by.has_label:
         return ()
-    labelled, _ = _labelled(over, scores)
-    return (check("labels", srm.check(arms(labelled), chances(labelled))),)
+    known, _ = _labelled(over, scores)
+    users = srm.check(arms(known), chances(known))
+    if users.status is Status.MISMATCH or not isinstance(by, RowScore):
+        return (check("labels", users),)
+    shares = [by.labelled(one.judged, window_s=design.window_s) if one.judged else None for one in over]
+    asked, known_shares = _labelled(over, shares)
+    arm, values = arms(asked), np.array(known_shares, dtype=np.float64)
+    if not 0 < arm.sum() < arm.size:
+        return (check("labels", users),)
+    results = [
+        e_process.alarm(arm, chances(asked), side, margin=MOST_UNLABELLED, num_tests=2)
+        for side in (1 - values, values)
+    ]
+    ours, theirs = percents(*two_means(arm, values))
+    text = f"{ours} of the rows of the challenger's users have a label, and {theirs} of the champion's"
+    if all(one.status is not Status.WORSE for one in results):
+        return (Check(name="labels", ok=True, text=text),)
+    told = f"{text}, which differ by more than {MOST_UNLABELLED:.0%}; look at what delays or drops labels"
+    return (Check(name="labels", ok=False, text=told),)
 
 
 def _compared(
