@@ -4,7 +4,8 @@ The limits of a day (daybreak/data/daily_limits.py) follow the last weeks, so th
 in a hundred each day never leaves them. So each night also tests the last `WINDOW` days of some figures for a
 trend (daybreak/statistics/trend.py): the number of rows, shares of missing values, sizes of numbers, the
 label, and how it goes with single features. A tenth of `validate.false_alarms_per_year` is for all of them
-together, shared evenly. Pure.
+together, shared evenly. No package that looks for change points states how often it is wrong, and a jump is
+what the limits of a day find. Pure.
 """
 
 from collections.abc import Collection, Mapping, Sequence
