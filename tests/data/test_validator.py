@@ -9,12 +9,14 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_types import Batch, Night, Report
+from daybreak.contract.record_parts import Expectation
+from daybreak.contract.record_types import Batch, Dataset, Night, Report
 from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.data import suite, validator
 from daybreak.data.bad_cells import with_delivered_texts
@@ -330,6 +332,35 @@ def test_a_day_that_no_night_has_passed_comes_in_with_the_next_and_one_that_was_
     part_of(refused).write_bytes(whole)
     judge(TONIGHT)
     assert len(partitions(CLEAN)) == num_days
+
+
+@pytest.mark.slow
+def test_weeks_that_are_unlike_those_of_the_anchor_are_a_warning(here: Path) -> None:
+    days, params = partitions(CLEAN), ValidateParams(suite=str(SUITE))
+    dataset = Dataset(digest="", num_samples=1, num_bytes=1, first_day=days[0], last_day=days[-15])
+
+    def warned() -> tuple[Expectation, ...]:
+        return validator.unlike_anchor(
+            days[-1], 3, dataset, {}, LINES, suite=suite.load(SUITE), params=params
+        )
+
+    assert warned() == ()
+    for day in days[-14:]:
+        rows = pq.read_table(part_of(day, CLEAN), partitioning=None)
+        place = rows.schema.get_field_index("price")
+        dearer = pc.multiply(rows["price"], 3.0).cast(rows.schema.field("price").type)
+        part_of(day, CLEAN).unlink()
+        pq.write_table(rows.set_column(place, rows.schema.field("price"), dearer), part_of(day, CLEAN))
+    (one,) = warned()
+    assert not one.success
+    assert re.match(
+        "slow drift: the last 14 days are unlike those that version 3, the anchor, learned from: "
+        r"price .*, not .* \(0\.\d+, limit 0\.\d+\)$",
+        one.rule,
+    )
+    assert (
+        validator.unlike_anchor(days[-8], 3, dataset, {}, LINES, suite=suite.load(SUITE), params=params) == ()
+    )  # a week is too few
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ they are from their own day, which `by_chance` bounds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import log, sqrt
 from typing import TYPE_CHECKING, Literal
 
@@ -63,6 +64,37 @@ def distances(
         Drift(column=name, statistic=statistic, value=value, limit=float(limits.get(name, limit)))
         for name, statistic, value in measured
     )
+
+
+def of_weeks(
+    weeks: "Sequence[Rows]",
+    reference: "Sequence[Rows]",
+    table: Table,
+    *,
+    limits: Mapping[str, float | Literal["off"]],
+    limit: float,
+) -> list[str]:
+    """Returns the columns of some weeks that are beyond their limits from those of others, in words.
+
+    Arguments as of `distances`. Whole weeks lie nearer to each other than a day to its weekdays, so what is
+    beyond the limits of a day is no chance. How many rows there are is left out: a table may grow.
+    """
+    newest = partial(_pooled, weeks)
+    far = distances(newest, reference, table, limits={**limits, ROWS: "off"}, limit=limit)
+    said = []
+    for one in far:
+        if one.value > one.limit:
+            name = one.column if one.column in table.columns else one.column.removesuffix(" nulls")
+            new, old = in_words(table.columns[name], one.statistic, newest(name), _pooled(reference, name))
+            said.append(f"{name} {new}, not {old} ({one.value:.2f}, limit {one.limit:g})")
+    return said
+
+
+def _pooled(days: "Sequence[Rows]", column: str) -> "pa.ChunkedArray":
+    import pyarrow as pa
+
+    parts = [rows(column) for rows in days]
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)
 
 
 def _measured(

@@ -24,7 +24,7 @@ import logging
 import shutil
 from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.formats import counted, percents
 from daybreak.contract.record_parts import Drift, Expectation, Trend
-from daybreak.contract.record_types import Batch, Night, Report
+from daybreak.contract.record_types import Batch, Champion, Dataset, Night, Report
 from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import data_docs, day_history, drift, slow_drift
@@ -43,7 +43,7 @@ from daybreak.data.features import is_ripe
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import PART, RAW, part_of, partitions
 from daybreak.data.suite import Judge, Rule, RuleResult, Suite, load, rules_digest, rules_of, schema_rules
-from daybreak.storage import erasures, known_digests
+from daybreak.storage import erasures, known_digests, ledger
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pandas import DataFrame
 
+WEEKS = timedelta(days=14)  # each weekday twice
 CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
 RULES = CLEAN / "RULES.txt"
 OF_RAW = CLEAN / "RAW.json"  # digest of the raw rows that each day's were split from
@@ -71,6 +72,7 @@ def validate(
     *,
     params: ValidateParams,
     prepare: PrepareParams,
+    champion: Champion | None = None,
 ) -> Report:
     """Judges tonight's rows, separates the clean from the bad, and returns the findings.
 
@@ -97,6 +99,7 @@ def validate(
     try:
         passed = checks.expect(judged, findings.of_days, night, came_in=agenda.came_in, by=night.day)
         trends, figures = _slow_drift(night, passed.figures, table, suite, checks.params)
+        unlike = _since_anchor(home, night, champion, judged, table, suite=suite, params=params)
     except DataError as error:
         if checks.params.slow_drift == "hold" and night.day not in checks.params.accepted_days:
             error.args = (f"{error}; a night that accepts the day accepts slow drift up to it, too",)
@@ -126,6 +129,7 @@ def validate(
                 Expectation(rule=f"slow drift: {one.words}", column="(day)", num_failed=0, success=False)
                 for one in trends
             ),
+            *unlike,
             *refused.values(),
             *mislabelled.values(),
         ),
@@ -509,6 +513,65 @@ def _drift(
             f"validate.max_drift, {day_history.acceptance(day, night)}"
         )
     return distances, (Expectation(rule=unlike, column="(day)", num_failed=len(over), success=False),)
+
+
+def _since_anchor(
+    home: Home,
+    night: Night,
+    champion: Champion | None,
+    judged: Mapping[date, PartitionFindings],
+    table: Table,
+    *,
+    suite: Suite,
+    params: ValidateParams,
+) -> tuple[Expectation, ...]:
+    """Returns a warning where the last weeks are unlike those that the chain's anchor was trained on."""
+    if champion is None or champion.anchor is None or params.slow_drift == "off":
+        return ()
+    anchor = champion.anchor.release.version
+    (made,) = ledger.promotions(home, anchor)
+    if made is None or made.dataset is None:
+        return ()
+    return unlike_anchor(night.day, anchor, made.dataset, judged, table, suite=suite, params=params)
+
+
+def unlike_anchor(
+    today: date,
+    anchor: int,
+    dataset: Dataset,
+    judged: Mapping[date, PartitionFindings],
+    table: Table,
+    *,
+    suite: Suite,
+    params: ValidateParams,
+) -> tuple[Expectation, ...]:
+    """Returns a warning where the weeks up to today are unlike the last of a version's training.
+
+    The limits of a day follow the weeks before it, and so never see what many of them add up to.
+    """
+    if suite.drift == "off":
+        return ()
+    known = sorted({*judged, *partitions(CLEAN)})
+    newest = [day for day in known if dataset.last_day < day <= today][-WEEKS.days :]
+    trained_on = [day for day in known if dataset.first_day <= day <= dataset.last_day][-WEEKS.days :]
+    if min(len(newest), len(trained_on)) < WEEKS.days or newest[-1] - newest[0] >= 2 * WEEKS:
+        return ()
+    unlike = drift.of_weeks(
+        [_clean_rows(day, judged) for day in newest],
+        [_clean_rows(day, judged) for day in trained_on],
+        table,
+        limits=suite.drift,
+        limit=params.max_drift,
+    )
+    if not unlike:
+        return ()
+    words = f"the last {WEEKS.days} days are unlike those that version {anchor}, the anchor, learned from"
+    log.warning("slow drift: %s: %s", words, "; ".join(unlike))
+    return (
+        Expectation(
+            rule=f"slow drift: {words}: {'; '.join(unlike)}", column="(day)", num_failed=0, success=False
+        ),
+    )
 
 
 def _unusual(
