@@ -22,6 +22,7 @@ from daybreak.storage import mlflow_client, snapshots
 from daybreak.storage.home import Home
 from tests import cloud_storage, s3_storage
 from tests.bad_disks import full, in_memory
+from tests.terminal import terminal
 
 pytestmark = [
     pytest.mark.slow,  # the clients take seconds to import
@@ -62,11 +63,15 @@ def night(repository: Path, commit: Callable[[str], str], storage: cloud_storage
 def test_what_a_night_pushed_is_restored_in_another_clone(
     night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert snapshots.push(Home.here())
+    with terminal() as screen:
+        assert snapshots.push(Home.here())
+        assert "copy data to DVC's remote" in screen()
     other = tmp_path / "other"
     subprocess.run(["git", "clone", "--quiet", str(night), str(other)], check=True)
     monkeypatch.chdir(other)
-    snapshots.restore(Home.here(), ["data/raw"])
+    with terminal() as screen:
+        snapshots.restore(Home.here(), ["data/raw"])
+        assert "fetch data from DVC's remote:   0%" in screen()
     for path in (night / "data" / "raw").rglob("*.parquet"):
         assert (other / path.relative_to(night)).read_bytes() == path.read_bytes()
     assert len(list((other / "data" / "raw").rglob("*.parquet"))) == 2

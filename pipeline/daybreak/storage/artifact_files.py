@@ -6,7 +6,7 @@ that it had when it was registered. Where a server redirects to, nothing is aske
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -23,6 +23,7 @@ from daybreak.contract.errors import (
 )
 from daybreak.storage import bucket, mlflow_client
 from daybreak.storage.locations import OF_HTTP, SCHEME, SQLITE, beside, folder_of
+from daybreak.storage.transfer_line import transfer_line
 
 CHUNK = 1 << 20  # bytes
 RESTORE = "; restore MLflow's artifacts"  # ends what is said of files that are not to be had
@@ -71,16 +72,20 @@ def fetch(
     """
     if is_erased:  # fewer rows may take more bytes
         files = {name: 2 * num_bytes + REWRITTEN for name, num_bytes in files.items()}
-    with told_in_a_sentence(location):
+    with (
+        told_in_a_sentence(location),
+        transfer_line("fetch a version's files", num_bytes=sum(files.values())) as arrived,
+    ):
         for name, most in files.items():
+            named = f"{name} of {without_password(location)}"
             try:
                 with _opened(location, name, server=server, is_erased=is_erased) as stream:
-                    _copy(stream, into / name, most=most, what=f"{name} of {without_password(location)}")
+                    _copy(stream, into / name, most=most, what=named, arrived=arrived)
             except FileNotFoundError:  # the digest of all files says so, unless it is known to be gone
                 continue
 
 
-def _copy(stream: _Stream, to: Path, *, most: int, what: str) -> None:
+def _copy(stream: _Stream, to: Path, *, most: int, what: str, arrived: Callable[[int], object]) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     left = most
     with to.open("wb") as file:
@@ -91,6 +96,7 @@ def _copy(stream: _Stream, to: Path, *, most: int, what: str) -> None:
                     f"restore MLflow's artifacts"
                 )
             file.write(chunk)
+            arrived(len(chunk))
             left -= len(chunk)
 
 

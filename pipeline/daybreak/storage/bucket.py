@@ -22,7 +22,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from daybreak.contract.errors import DataError
+from daybreak.contract.errors import DataError, without_password
+from daybreak.storage.transfer_line import transfer_line
 
 log = logging.getLogger(__name__)
 
@@ -134,10 +135,13 @@ class BucketFolder:
             return
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         files = self.files
-        for name in names:
-            path = self.at(THINGS, thing, name)
-            files.makedirs(path.rpartition("/")[0], exist_ok=True)
-            files.put_file(str(folder / name), path)
+        num_bytes = sum((folder / name).stat().st_size for name in names)
+        with transfer_line(f"send to {without_password(self.url)}", num_bytes=num_bytes) as sent:
+            for name in names:
+                path = self.at(THINGS, thing, name)
+                files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                files.put_file(str(folder / name), path)
+                sent((folder / name).stat().st_size)
         listed = {name: [(folder / name).stat().st_size, _md5(folder / name)] for name in names}
         self.write(json.dumps(listed), THINGS, thing, WHOLE)
 
@@ -245,16 +249,18 @@ class BucketFolder:
         fresh = folder.with_name(f".{folder.name}.new")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)  # also for a folder without files
-        files = self.files
-        for name, (size, md5) in listed.items():
-            path = inside(fresh, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.get_file(self.at(THINGS, thing, name), str(path))
-            if not _is(path, size, md5):
-                raise DataError(
-                    f"{self.url}/things/{thing}/{name} is not what was sent; remove that folder, "
-                    f"and run train again, which sends it again"
-                )
+        files, num_bytes = self.files, sum(size for size, _ in listed.values())
+        with transfer_line(f"fetch from {without_password(self.url)}", num_bytes=num_bytes) as fetched:
+            for name, (size, md5) in listed.items():
+                path = inside(fresh, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files.get_file(self.at(THINGS, thing, name), str(path))
+                if not _is(path, size, md5):
+                    raise DataError(
+                        f"{self.url}/things/{thing}/{name} is not what was sent; remove that folder, "
+                        f"and run train again, which sends it again"
+                    )
+                fetched(size)
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh.rename(folder)

@@ -5,17 +5,21 @@ a run with a sentence rather than with another model. It is of all files but hid
 keep notes of their own.
 """
 
+import contextlib
 import glob
 import hashlib
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.storage import journal
 from daybreak.storage.home import Home
+from daybreak.storage.transfer_line import transfer_line
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +56,10 @@ def pretrained(name: str, download: Callable[[Path], object], *, digest: str) ->
             fresh = Path(scratch) / own
             fresh.mkdir()
             log.info("%s is downloaded into %s", name, folder.parent)
-            download(fresh)
+            # Of Hugging Face's own bars there would be one a file.
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+            with transfer_line(f"download {name}", measure=partial(_num_bytes, fresh)):
+                download(fresh)
             if (found := _digest(fresh)) != digest:
                 but = f", and {digest} is expected" if digest else ""
                 raise DataError(
@@ -62,6 +69,14 @@ def pretrained(name: str, download: Callable[[Path], object], *, digest: str) ->
             shutil.rmtree(folder, ignore_errors=True)
             fresh.rename(folder)
     return folder
+
+
+def _num_bytes(folder: Path) -> int:
+    num_bytes = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a part, which its download has just renamed
+            num_bytes += path.stat().st_size if path.is_file() else 0
+    return num_bytes
 
 
 def _digest(folder: Path) -> str:

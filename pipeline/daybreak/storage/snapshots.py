@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from daybreak.contract.errors import DataError, JobError
 from daybreak.storage import checkout, dvc_cache
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
+from daybreak.storage.transfer_line import transfer_line
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -178,11 +180,15 @@ def restore(home: Home, paths: list[str]) -> None:
     """
     lock = YAML(typ="safe").load(LOCK.read_text())
     outputs = [out for stage in lock["stages"].values() for out in stage.get("outs", ())]
-    digests = {out["path"]: out["md5"] for out in outputs if out["path"] in paths}
+    wanted = [out for out in outputs if out["path"] in paths]
+    digests = {out["path"]: out["md5"] for out in wanted}
     with _quiet():
         remote = _waiting(lambda repo: bool(repo.config["core"].get("remote")))
         cache = dvc_cache.folder(home)
-        _fetch([*digests], remote=remote)
+        num_bytes = sum(out.get("size", 0) for out in wanted)  # the champion has none, and is small
+        measure = partial(dvc_cache.bytes_of, home, digests)
+        with transfer_line("fetch data from DVC's remote", num_bytes=num_bytes, measure=measure):
+            _fetch([*digests], remote=remote)
         damaged = _damaged(home, digests, cache)
         if damaged and remote:
             for file, cached in damaged.items():
@@ -292,7 +298,7 @@ def push(home: Home) -> bool:
         stop=stop_after_attempt(PUSH_TRIES), wait=wait_exponential(multiplier=PUSH_WAIT_S), reraise=True
     )
     try:
-        with _quiet():
+        with _quiet(), transfer_line("copy data to DVC's remote"):
             attempts(_waiting, lambda repo: repo.push() if repo.config["core"].get("remote") else None)
         lost = _nowhere(home)
     except Exception as error:  # noqa: BLE001 each remote raises its own errors
