@@ -50,6 +50,7 @@ class Extension:
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
     board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
     now: str = ""  # function of the home that writes what stands now to a file, after a night and each watch
+    digest: str = ""  # function of the home and days told; returns the event of today's digest, or None
     checks: str = ""  # function of the home and params; yields what `check` finds (extensions/router/)
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
     sections: str = ""  # models of its keys of params.yaml, each as `section=path` (contract/params.py)
@@ -125,7 +126,14 @@ EXTENSIONS = {
         sections="notify=settings:DownstreamParams",
         keys="notify.webhooks notify.webhook_secret notify.airflow_url",
     ),
-    "pages": Extension(commands="commands", board="fleet_rows:write_board", now="fleet_rows:write_now"),
+    "pages": Extension(
+        commands="commands",
+        board="fleet_rows:write_board",
+        now="fleet_rows:write_now",
+        digest="digest:digest",
+        sections="notify=settings:DigestParams",
+        keys="notify.digest_at",
+    ),
     "fleets": Extension(commands="commands", after_commit="month:tell", share="evening:plan"),
     "erasure": Extension(commands="commands"),
     "notebooks": Extension(),

@@ -286,6 +286,16 @@ def test_an_extension_writes_what_stands_now_after_each_watch_and_night(
     assert (home.var / fake("releases:NOTES")).read_text().split() == ["now", "now", "now"]
 
 
+def test_the_watch_sends_the_digest_of_an_extension_once_a_day(hooked: Hooked, repository: Path) -> None:
+    hooked(digest="releases:digest")
+    home = Home(repository)
+    heard = home.folder / "heard"
+    (repository / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {heard}'}}\n")
+    for _ in range(2):
+        publisher.publish_home(home)
+    assert heard.read_text() == "two models\nare well"
+
+
 def test_report_writes_the_board_of_an_extension(hooked: Hooked, tmp_path: Path) -> None:
     hooked(board="releases:board")
     [page] = commands._boards(Home(tmp_path), all=True)

@@ -155,7 +155,8 @@ SEE = "; see: daybreak report --night n1"
 TOLD = {  # an event of each kind that people hear of, and its message
     "promoted": (
         event("promoted", "better\nby 0.1", by="gate"),
-        f"version 2 serves in place of version 1, promoted by gate in night n1: better by 0.1{SEE}",
+        f"version 2 serves in place of version 1, promoted by gate in night n1: better by 0.1{SEE}; "
+        "take it back with: daybreak rollback --to 1 --reason TEXT",
     ),
     "refused": (event("refused", "reject: worse"), f"version 1 stays after night n1: reject: worse{SEE}"),
     "stopped": (
@@ -169,6 +170,7 @@ TOLD = {  # an event of each kind that people hear of, and its message
     "question": (
         event("question", "promote: why", until=UNTIL),
         f"version 2 waits for a person until {UNTIL:%Y-%m-%d %H:%M} UTC (400 d left): promote: why; "
+        "without an answer version 1 stays; "
         "answer with: daybreak approve --night n1 --reason TEXT [--reject]",
     ),
     "late": (
@@ -196,6 +198,7 @@ TOLD = {  # an event of each kind that people hear of, and its message
         "the disk has 1 GB free; see what can be deleted: daybreak prune --dry-run",
     ),
     "alarm": (event("alarm", "2 files have rotted"), "2 files have rotted"),
+    "digest": (event("digest", "Daybreak: all is well"), "all is well"),
 }
 
 
@@ -235,7 +238,38 @@ def test_a_message_links_to_where_the_night_is_shown_and_a_question_to_its_form(
     assert file.read_text().endswith(f"reject: worse; see: {report}")
     assert notifier.tell(Home.here(), replace(event("question", until=UNTIL), night=night.id))
     form = "http://airflow:8080/dags/retrain/runs/manual__1%2B00%3A00/tasks/review/required_actions"
-    assert f"why; see: {report}; answer at {form} or with: daybreak" in file.read_text()
+    asked = f"why; without an answer version 1 stays; see: {report}; answer at {form} or with: daybreak"
+    assert asked in file.read_text()
+    assert notifier.tell(Home.here(), replace(event("promoted", "better"), night=night.id))
+    back = "take it back at http://airflow:8080/dags/rollback or with: daybreak rollback --to 1 --reason TEXT"
+    assert file.read_text().endswith(f"better; see: {report}; {back}")
+
+
+def test_a_failure_says_what_serves_whether_predictions_are_there_and_by_when_to_go_on(
+    home: Path, heard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(home, 0, 0.6)
+    folder = make_night(
+        home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    )
+    os.chdir(folder)
+    now = datetime.now(UTC)
+    night = replace(
+        records.read(Night, folder / records.RUN),
+        predict_until=now - timedelta(hours=1),
+        decide_until=UNTIL,
+        airflow_run="retrain/r1",
+    )
+    records.write(night, folder / records.RUN)
+    (folder / records.RUN / "train.error").write_text("JobError: no machine is left\n")
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow:8080")
+    publisher.publish_failure(Home.here(), "train")
+    assert heard()[-1] == (
+        f"Daybreak: night {night.day} failed at train: JobError: no machine is left; version 1 serves on; "
+        f"predictions of {night.day}: not there, late since {now - timedelta(hours=1):%Y-%m-%d %H:%M} UTC; "
+        f"go on by {night.decide_until:%Y-%m-%d %H:%M} UTC (400 d left) at "
+        f"http://airflow:8080/dags/retrain/runs/r1 or with: daybreak night --night {night.id}"
+    )
 
 
 def test_only_what_notify_on_names_is_told(

@@ -553,6 +553,7 @@ EventKind = Literal[
     "calibration lost",
     "disk low",
     "alarm",
+    "digest",
 ]
 
 

@@ -663,6 +663,7 @@ NotifyEvent = Literal[
     "calibration lost",
     "disk low",
     "alarm",
+    "digest",
 ]
 
 

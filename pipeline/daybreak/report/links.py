@@ -135,7 +135,8 @@ def commit(remote: str, commit_id: str) -> str:
 def in_messages(entry: Entry) -> dict[str, str]:
     """Returns links for a message about a night, by their words: MLflow's copy of its page first."""
     kept = _page_of(entry.version, "experiments/{experiment}/runs/{run_id}/artifacts/" + PAGE.name)
-    links = {"Report": kept, **servers(entry), "Review": places(entry).review}
+    known = places(entry)
+    links = {"Report": kept, **servers(entry), "Review": known.review, "Rollback": known.rollback}
     return {name: address for name, address in links.items() if address}
 
 

@@ -23,14 +23,14 @@ from zoneinfo import ZoneInfo
 
 from daybreak.contract import formats
 from daybreak.contract.errors import PipelineError
-from daybreak.contract.record_parts import Event
+from daybreak.contract.record_parts import Event, EventKind
 from daybreak.contract.sections import NotifyEvent, NotifyParams
 from daybreak.report import message_log, messages
 from daybreak.report.message_log import Messages, Sent, Waiting
-from daybreak.storage import events
+from daybreak.report.messages import NightState
+from daybreak.storage import branch, events, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
-from daybreak.storage.night_folders import entry_of
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,12 @@ def tell(home: Home, *happened: Event) -> bool:
         return True
     loaded = home.last_params(home.folder)
     return _tell(home, happened, loaded.notify, zone=loaded.night.time_zone)
+
+
+def subjects_told(home: Home, kind: EventKind) -> list[str]:
+    """Returns the subjects of events of a kind, of no night, that had their messages; the newest ones."""
+    keys = (key.partition(f" {kind} ") for key in message_log.read(home).announced)
+    return [subject for night, _, subject in keys if not night and subject]
 
 
 def alarm(home: Home, text: str) -> None:
@@ -151,18 +157,29 @@ def _send_due(home: Home, kept: Messages, given: NotifyParams, *, quiet: bool) -
 
 
 def text_of(home: Home, event: Event, *, now: datetime) -> str:
-    """Returns the message about an event, with links to its night where the night's folder is here."""
-    from daybreak.report import links  # which no command needs that tells of nothing
+    """Returns the message about an event, with the state of its night where the night's folder is here."""
+    return messages.message(event, _state(home, event.night, now=now), now=now)
 
-    name, shown = formats.short_id(event.night), {}
-    folder = home.nights / event.night
+
+def _state(home: Home, night: str, *, now: datetime) -> NightState:
+    from daybreak.report import links, outcome  # which no command needs that tells of nothing
+
+    folder = home.nights / night
     try:
-        if event.night and folder.exists():
-            entry = entry_of(folder)
-            name, shown = formats.night_name(event.night, entry.night.day), links.in_messages(entry)
+        if night and folder.exists():
+            view = outcome.view_of(folder)
+            entry, serving = view.entry, ledger.champion_at(home, branch.ledger_tip(home))
+            is_over = bool(entry.release or "promote" in view.skips or ledger.is_over(home, entry.night))
+            return NightState(
+                name=formats.night_name(night, entry.night.day),
+                links=links.in_messages(entry),
+                serves=serving.version if serving else 0,
+                predictions=outcome.predictions_of(view, at=now).text,
+                until=None if is_over else entry.night.decide_until,
+            )
     except (PipelineError, OSError) as error:
-        log.warning("a message has no link to night %s: %s", event.night, error)
-    return messages.message(event, shown, night=name, now=now)
+        log.warning("a message does not tell the state of night %s: %s", night, error)
+    return NightState(name=formats.short_id(night))
 
 
 def name_of(url: str) -> str:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Literal
 
 from daybreak.contract import records
-from daybreak.contract.formats import count, effect, percent
+from daybreak.contract.formats import clock, count, counted, effect, one_line, percent
 from daybreak.contract.record_parts import Epoch, Live, MeasuredEffect, Segment
 from daybreak.contract.record_types import Verdict
 from daybreak.jobs.heartbeats import LOW_USE
@@ -208,6 +208,50 @@ def headline(view: NightView) -> Headline:
     else:
         sentence = _refusal(verdict, serving, stays)
     return Headline(outcome=what, sentence=sentence, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionsState:
+    """Whether the predictions of a night are there, in words that follow "predictions"."""
+
+    text: str  # "" where none are asked for
+    is_late: bool = False
+
+
+def predictions(
+    day: date, *, until: datetime, at: datetime, written: str | None, skipped: str = ""
+) -> PredictionsState:
+    """Returns whether predictions are there at a moment.
+
+    Args:
+        day: of the night.
+        until: when they are due.
+        at: the moment.
+        written: what was written, in words that may be empty; None: nothing yet.
+        skipped: why there was nothing to predict; "" where there was.
+    """
+    if written is not None:
+        return PredictionsState(text=f"of {day}: there{f', {written}' if written else ''}")
+    if skipped:
+        return PredictionsState(text=f"of {day}: none, {one_line(skipped)}")
+    is_late = at > until
+    due = f"{'late since' if is_late else 'due by'} {clock(until)}"
+    return PredictionsState(text=f"of {day}: not there, {due}", is_late=is_late)
+
+
+def predictions_of(view: NightView, *, at: datetime) -> PredictionsState:
+    """Returns whether the predictions of a night are there at a moment."""
+    night, made = view.entry.night, view.entry.predictions
+    if night.predict_until is None:
+        return PredictionsState(text="")
+    written = rows_predicted(made.num_rows, made.version) if made else None
+    skipped = view.skips.get("predict", "")
+    return predictions(night.day, until=night.predict_until, at=at, written=written, skipped=skipped)
+
+
+def rows_predicted(num_rows: int, version: int) -> str:
+    """Returns how many rows a version predicted, in words."""
+    return f"{counted(num_rows, 'row')} by version {version}"
 
 
 def in_live(live: Live) -> str:

@@ -79,12 +79,14 @@ def publish_events(home: Home, happened: Iterable[Event]) -> bool:
 
 
 def publish_home(home: Home) -> None:
-    """Shows what no stage is there to show: open nights, a nearly full disk, an unshown rollback."""
+    """Shows what no stage is there to show: open nights, a nearly full disk, a rollback, the digest."""
     _done("show open nights", partial(_publish_open, home), again=WATCH)
     _done("tell people of served rows", partial(_publish_served, home), again=WATCH)
     publish_disk(home)
     publish_ledger(home)
     write_now(home)
+    for digest in hooks.functions("digest"):
+        _done("send the digest", partial(_publish_digest, home, digest), again=WATCH)
 
 
 def write_now(home: Home) -> None:
@@ -149,6 +151,11 @@ def _publish_ledger(home: Home) -> None:
             done.append(_done("show the commit", partial(show, home, newest.commit), again=WATCH))
     if all(done):
         records.replace_text(shown, f"{tip}\n")
+
+
+def _publish_digest(home: Home, digest: Callable[..., Event | None]) -> bool:
+    event = digest(home, told=notifier.subjects_told(home, "digest"))
+    return event is None or notifier.tell(home, event)
 
 
 def copy_ledger(home: Home) -> bool:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from daybreak.contract import formats
 from daybreak.contract.record_types import Night
 from daybreak.extensions.pages.running import RunningNight
+from daybreak.report import outcome
 from daybreak.report.message_log import Messages, Sent
 from daybreak.report.night_rows import NightRow
 from daybreak.report.templates import render
@@ -101,27 +102,21 @@ def _serves(rows: Sequence[NightRow], *, at: datetime) -> CardFact:
 
 def _predictions(facts: Facts, *, at: datetime) -> CardFact:
     """Returns whether the predictions of the newest night, running or closed, are there."""
-    name = "Predictions"
     state = facts.running[0] if facts.running else None
     last = next((row for row in facts.rows if not row.is_rollback), None)
+    written = None
     if state and state.night.predict_until:
-        day, until = str(state.night.day), state.night.predict_until
+        day, until = state.night.day, state.night.predict_until
         if any(link.stage == "predict" and link.state == "done" for link in state.chain):
-            return CardFact(name=name, text=f"of {day}: there")
-        if facts.predict_skipped:
-            return CardFact(name=name, text=f"of {day}: none, {formats.one_line(facts.predict_skipped)}")
-    elif last and last.num_predicted is not None:
-        written = f"{formats.counted(last.num_predicted, 'row')} by version {last.predicted_by}"
-        return CardFact(name=name, text=f"of {last.day}: there, {written}")
-    elif last and last.predict_until:
-        day, until = last.day, datetime.fromtimestamp(last.predict_until, UTC)
-        if facts.predict_skipped:
-            return CardFact(name=name, text=f"of {day}: none, {formats.one_line(facts.predict_skipped)}")
+            written = ""
+    elif last and (last.predict_until or last.num_predicted is not None):
+        day, until = date.fromisoformat(last.day), datetime.fromtimestamp(last.predict_until, UTC)
+        if last.num_predicted is not None:
+            written = outcome.rows_predicted(last.num_predicted, last.predicted_by)
     else:
-        return CardFact(name=name, text="none are asked for")
-    is_late = at > until
-    text = f"of {day}: not there, {'late since' if is_late else 'due by'} {formats.clock(until)}"
-    return CardFact(name=name, text=text, is_due=is_late)
+        return CardFact(name="Predictions", text="none are asked for")
+    known = outcome.predictions(day, until=until, at=at, written=written, skipped=facts.predict_skipped)
+    return CardFact(name="Predictions", text=known.text, is_due=known.is_late)
 
 
 def _running(running: Sequence[RunningNight]) -> Iterator[CardFact]:
