@@ -140,12 +140,12 @@ def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_vers
     assert refitted() == made
     (entry,) = ledger.history(Home.here())
     assert entry.promoted and entry.refit == made
-    assert dict(provenance.why(Home.here(), 2))["refit"].startswith(
+    assert dict(provenance.why(Home.here(), "2"))["refit"].startswith(
         "version 2 is version 1 after training on the held-out"
     )
-    assert dict(provenance.why(Home.here(), 2))["version"].startswith("daybreak 2")
-    assert "since" in dict(provenance.why(Home.here(), 2))["served"]
-    assert dict(provenance.why(Home.here(), 1))["served"] == "never"
+    assert dict(provenance.why(Home.here(), "2"))["version"].startswith("daybreak 2")
+    assert "since" in dict(provenance.why(Home.here(), "2"))["served"]
+    assert dict(provenance.why(Home.here(), "1"))["served"] == "never"
     assert (
         provenance.who_used(Home.here(), str(entry.night.day))[0].how
         == "was judged on it, then trained on it"
@@ -213,7 +213,8 @@ def test_without_the_time_for_it_the_judged_version_serves_and_the_record_says_w
     release = promote_night()
     assert (release.version, release.model_digest) == (1, records.read(Training, records.RUN).model_digest)
     assert faults(ledger.commits(Home.here())) == []
-    assert "serves as it was judged: a refit on 200 samples" in dict(provenance.why(Home.here(), 1))["refit"]
+    why = dict(provenance.why(Home.here(), "1"))
+    assert "serves as it was judged: a refit on 200 samples" in why["refit"]
 
 
 @pytest.mark.parametrize("at", ["shifted", "smoke"])

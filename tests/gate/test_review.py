@@ -188,7 +188,7 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
     assert ": promote: inconclusive" in entry.subject
     assert approval.ending(verdict, entry.approval).startswith("promote: inconclusive")
     assert approval.ending(verdict, entry.approval).endswith(": a sale begins")
-    facts = dict(provenance.why(Home.here(), 2))
+    facts = dict(provenance.why(Home.here(), "2"))
     assert facts["verdict"].startswith("reject: inconclusive")
     assert facts["approved"].startswith("it was approved by Ada at")
     assert facts["approved"].endswith("a sale begins")
@@ -224,7 +224,7 @@ def test_a_promotion_that_waits_may_be_rejected_or_left_and_the_champion_stays(w
         promoted()
     assert serving() == (1, 1)
     close_night()
-    assert "was rejected by Ada" in dict(provenance.why(Home.here(), 2))["approved"]
+    assert "was rejected by Ada" in dict(provenance.why(Home.here(), "2"))["approved"]
     headline = page.page(Home.here(), Path(), ledger.history(Home.here()))
     assert "Version 2 was rejected by Ada at" in headline
     assert "version 1 stays" in headline

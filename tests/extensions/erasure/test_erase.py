@@ -267,7 +267,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert left_row.rows == [{"account": other, "amount": 1.5}]
     serving.close()
     assert faults() == []
-    assert ("erased", str(ledger_notes.read(Home.here())[0])) in provenance.why(Home.here(), 1)
+    assert ("erased", str(ledger_notes.read(Home.here())[0])) in provenance.why(Home.here(), "1")
     predict(fraud, DAY + timedelta(days=1), "again.csv")  # the version is fetched and verified
     # The next night has neither these rows nor their arrays, and trains anew; the source still has the rows.
     night = homes.run_night(fraud, DAY + timedelta(days=2), with_version=True)

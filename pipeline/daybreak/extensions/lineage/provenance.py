@@ -159,7 +159,7 @@ def _is_named(night: Night, what: str) -> bool:
 def _view(home: Home, entry: Entry) -> NightView:
     """Returns a night of the ledger, with the sentences of its stages where its folder is still here."""
     folder = home.nights / entry.night.id
-    if not folder.exists():
+    if records.find(Night, folder / records.RUN) is None:
         return NightView(entry=entry)
     return replace(outcome.view_of(folder), entry=entry)
 
