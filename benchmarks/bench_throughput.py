@@ -94,7 +94,8 @@ def after(nights: Sequence[PastUpdateTime], priors: Priors) -> CostCalibration:
 
 def nights(cell: Cell, rows: Sequence[Measurement], priors: Priors, *, on: str) -> list[PastUpdateTime]:
     """The nights that took as long as these steps, as the ledger's reader would tell them."""
-    plain = by_profile(profile(cell), machine(on), measured=machine(cell[1]))
+    there, here = machine(on), machine(cell[1])
+    plain = by_profile(profile(cell), there, measured=here, roofline=priors.roofline)
     return [
         PastUpdateTime(
             machine=on,

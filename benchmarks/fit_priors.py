@@ -3,7 +3,8 @@
     python -m benchmarks.fit_priors     writes that file, from all cells of step_times.py
 
 A cell is a network on a cluster of a laboratory. The constants of each cell give the priors' means and
-deviations, between laboratories and within them. The amplitudes of the residual are those under which the
+deviations, between laboratories and within them; steps on one device and a profile on another give how a pass
+scales between GPUs. The amplitudes of the residual are those under which the
 cells of a laboratory are most likely (empirical Bayes), widened by what sets laboratories apart. `without`
 fits to the cells of other networks, clusters, or laboratories only: bench_throughput.py predicts with these.
 """
@@ -29,11 +30,10 @@ from benchmarks.step_times import (
     middle,
     steps,
 )
-from daybreak.prediction.priors import NAMES, Constants, Priors, Residual
+from daybreak.prediction.priors import NAMES, Constants, Priors, Residual, Roofline
 from daybreak.prediction.priors import priors as shipped
 from daybreak.prediction.step_time import FIXED, MANY, MIX, ONE, PER_SAMPLE
 from daybreak.prediction.throughput import MachineKind, StepTime
-from daybreak.prediction.update_time import ROOFLINE_SHARE
 
 MOST = 60 if frame.QUICK else 100  # steps of each cell
 ROUNDS = 2
@@ -58,6 +58,9 @@ START = Residual(
     noise=0.02,
     sync_noise=0.08,
 )
+EVEN, EVEN_SPREAD = float(np.mean([np.log(each.roofline) for each in DEVICES.values()])), 1.0  # a logarithm
+POWER, POWER_SPREAD = 1.0, 0.25  # as the roofline says
+ELSEWHERE = 0.4  # mean of |log| of a step on another device over what a profile here says
 AMPLITUDES = tuple(name for name in Residual.__annotations__ if not name.endswith("reach"))
 DOUBT = 1.0  # laboratories that a prior of their variance weighs
 APART = 0.4  # prior deviation between laboratories of the logarithm of an amplitude: a factor of 1.5
@@ -70,22 +73,19 @@ ALL_CELLS = CELLS + GAVEL_CELLS
 
 
 @cache
-def machine(cell: Cell, profiled_on: str) -> MachineKind:
+def machine(cell: Cell, profiled_on: str, by: Roofline) -> MachineKind:
     """Returns the machines of a cell as the model sees them, by a profile on a device of the cluster."""
     app, cluster = cell
     rows = steps()[app, profiled_on]
     fixed, per_sample = line(rows)
     fixed = max(fixed, 0.02 * per_sample * middle(rows))
     here, there = DEVICES[cluster], DEVICES[profiled_on]
-    by_flops = there.flops_per_s / here.flops_per_s
-    by_bandwidth = there.bandwidth_bytes_per_s / here.bandwidth_bytes_per_s
     num_bytes = 4 * PARAMETERS[app]
     within = np.log(num_bytes / here.link_bytes_per_s)
     across = np.log(num_bytes / here.network_bytes_per_s)
     constants = np.zeros(len(NAMES))
-    roofline = np.log(by_flops * by_bandwidth) / 2
-    constants[FIXED] = np.log(fixed) + ROOFLINE_SHARE * roofline
-    constants[PER_SAMPLE] = np.log(per_sample) + roofline
+    constants[FIXED] = np.log(fixed * (1 + by.even / here.roofline) / (1 + by.even / there.roofline))
+    constants[PER_SAMPLE] = np.log(per_sample) + by.power * np.log(there.roofline / here.roofline)
     constants[MANY], constants[ONE] = across, within - across
     return MachineKind(
         name=cluster,
@@ -106,15 +106,17 @@ def sample(cell: Cell) -> list:
 def fitted(cell: Cell, priors: Priors) -> StepTime:
     """The model of a cell, profiled there, fitted to some of its steps."""
     rows = sample(cell)
-    return StepTime(rows, machine_of=[0] * len(rows), machines=[machine(cell, cell[1])], priors=priors)
+    return StepTime(
+        rows, machine_of=[0] * len(rows), machines=[machine(cell, cell[1], priors.roofline)], priors=priors
+    )
 
 
 def learn(cells: Sequence[Cell]) -> Priors:
     """The priors of another laboratory, by the means of these cells and the variance between their own."""
-    priors = replace(shipped(), constants=UNINFORMED, residual=START)
+    priors = replace(shipped(), constants=UNINFORMED, residual=START, roofline=_roofline(cells))
     for _ in range(ROUNDS):
         models = [fitted(cell, priors) for cell in cells]
-        constants = _constants(cells, [model.constants for model in models])
+        constants = _constants(cells, [model.constants for model in models], priors.roofline)
         priors = replace(priors, constants=constants, residual=_residual(cells, models, constants))
     return priors
 
@@ -138,14 +140,46 @@ def between(means: np.ndarray, before: np.ndarray) -> np.ndarray:
     return variance
 
 
-def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray]) -> Constants:
+def _roofline(cells: Sequence[Cell]) -> Roofline:
+    """How a pass scales between the devices of a laboratory, by steps on one of each.
+
+    Deviations count by their size, not their square, as one network gains far more from tensor cores.
+    """
+    pairs = [
+        (line(steps()[one]), DEVICES[one[1]].roofline, DEVICES[other[1]].roofline, _alone(other))
+        for one in cells
+        for other in cells
+        if one[0] == other[0] and one[1] != other[1] and LABORATORY[one[1]] == LABORATORY[other[1]]
+    ]
+
+    def loss(guess: np.ndarray) -> float:
+        even, power = np.exp(guess[0]), guess[1]
+        apart = (guess[0] - EVEN) ** 2 / EVEN_SPREAD**2 + (power - POWER) ** 2 / POWER_SPREAD**2
+        for (fixed, per_sample), here, there, alone in pairs:
+            scaled = fixed * (1 + even / there) / (1 + even / here)
+            forecast = np.log(scaled + per_sample * (here / there) ** power * alone[0])
+            apart += np.mean(np.abs(alone[1] - forecast)) / ELSEWHERE  # half: there and back is one pair
+        return float(apart / 2)
+
+    best = minimize(loss, [EVEN, POWER], method="Nelder-Mead")
+    return Roofline(even=float(np.exp(best.x[0])), power=float(best.x[1]))
+
+
+def _alone(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+    """Samples of a pass on one device, each size once, and the mean of the logarithm of its seconds."""
+    rows = [row for row in steps()[cell] if row.num_workers == 1]
+    sizes, place = np.unique([row.micro_batch_size for row in rows], return_inverse=True)
+    return sizes, np.bincount(place, np.log([row.step_s for row in rows])) / np.bincount(place)
+
+
+def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray], roofline: Roofline) -> Constants:
     """Means and deviations of the cells' constants, relative to profile and roofline.
 
     One pseudo-cell of UNINFORMED keeps few cells from looking too alike.
     """
     relative = np.stack(
         [
-            np.linalg.solve(MIX, fit - np.array(machine(cell, cell[1]).constants))
+            np.linalg.solve(MIX, fit - np.array(machine(cell, cell[1], roofline).constants))
             for cell, fit in zip(cells, fits, strict=True)
         ]
     )
@@ -163,7 +197,9 @@ def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray]) -> Constants:
     # Another laboratory has another trainer too, so these say nothing of devices.
     apart = [
         (fits[k][:2] - fits[j][:2])
-        - (np.array(machine((app, one), two).constants) - np.array(machine((app, two), two).constants))[:2]
+        - np.subtract(
+            machine((app, one), two, roofline).constants, machine((app, two), two, roofline).constants
+        )[:2]
         for k, (app, one) in enumerate(cells)
         for j, (other, two) in enumerate(cells)
         if app == other and one < two and LABORATORY[one] == LABORATORY[two]
@@ -225,6 +261,7 @@ def text(priors: Priors, cells: Collection[Cell], assumed: object) -> str:
         for key, values in asdict(priors.constants).items()
     }
     residual = {key: round(value, 4) for key, value in asdict(priors.residual).items()}
+    roofline = {key: float(f"{value:.3g}") for key, value in asdict(priors.roofline).items()}
     source = (
         f"python -m benchmarks.fit_priors: {len(cells)} cells, {', '.join(PARAMETERS)} "
         "on T4 (Pollux, OSDI'21), on RTX 2080 Ti and A100 (Sia, SOSP'23), and on K80 and P100 (Gavel, "
@@ -232,7 +269,14 @@ def text(priors: Priors, cells: Collection[Cell], assumed: object) -> str:
     )
     return (
         json.dumps(
-            {"source": source, "constants": constants, "residual": residual, "assumed": assumed}, indent=1
+            {
+                "source": source,
+                "constants": constants,
+                "residual": residual,
+                "roofline": roofline,
+                "assumed": assumed,
+            },
+            indent=1,
         )
         + "\n"
     )

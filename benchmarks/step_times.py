@@ -44,6 +44,11 @@ class Device:
     link_bytes_per_s: float
     network_bytes_per_s: float
 
+    @property
+    def roofline(self) -> float:
+        """Root of FLOP/s times bytes/s of memory."""
+        return (self.flops_per_s * self.bandwidth_bytes_per_s) ** 0.5
+
 
 DEVICES = {
     "t4": Device(

@@ -12,6 +12,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import PAGE_CACHE, local
 from daybreak.machines.startup import Z90
+from daybreak.prediction.priors import Roofline
 from daybreak.prediction.update_time import TimedUpdate, by_profile, update
 from tests.planning.jobs import machine, profile
 
@@ -107,11 +108,23 @@ def test_parts_of_a_batch_that_are_encoded_twice_take_one_more_forward_pass(num_
     assert [part.seconds for part in other[1:3]] == pytest.approx([times * part.seconds for part in one[1:3]])
 
 
-@pytest.mark.parametrize(("devices", "share"), [(1, 0.5), (0, 1.0)])
-def test_the_fixed_part_of_a_pass_follows_half_of_the_roofline_between_gpus_only(devices, share):
-    measured = machine(num_devices=devices, flops_per_s=1e13, bandwidth_bytes_per_s=1e11)
+def test_between_gpus_the_hosts_half_of_the_fixed_part_stays_and_samples_go_by_a_power_of_the_roofline():
+    slow = machine(num_devices=1, flops_per_s=4e13, bandwidth_bytes_per_s=1e11)  # a roofline of 2e12
+    fast = machine(num_devices=1, flops_per_s=16e13, bandwidth_bytes_per_s=4e11)  # 8e12
+    plain, by = profile(step_s=1e-3), Roofline(even=2e12, power=1.5)
+    there, here = (
+        by_profile(plain, one, measured=other, roofline=by) for one, other in ((fast, slow), (slow, fast))
+    )
+    assert there.fixed_s == pytest.approx(plain.step_s.fixed * 1.25 / 2)
+    assert there.per_sample_s == pytest.approx(plain.step_s.per_sample / 8)
+    assert here.fixed_s * there.fixed_s == pytest.approx(plain.step_s.fixed**2)
+    assert here.per_sample_s * there.per_sample_s == pytest.approx(plain.step_s.per_sample**2)
+
+
+def test_from_a_cpu_to_a_gpu_samples_go_by_the_roofline_and_the_fixed_part_stays():
+    measured = machine(num_devices=0, flops_per_s=1e13, bandwidth_bytes_per_s=1e11)
     faster = machine(num_devices=1, flops_per_s=4e13, bandwidth_bytes_per_s=4e11)
     plain = profile(step_s=1e-3)
     there = by_profile(plain, faster, measured=measured)
     assert there.per_sample_s == pytest.approx(plain.step_s.per_sample / 4)
-    assert there.fixed_s == pytest.approx(plain.step_s.fixed * share)
+    assert there.fixed_s == plain.step_s.fixed

@@ -59,6 +59,14 @@ class Residual:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """How a pass scales between GPUs by their rooflines, the root of FLOP/s times bytes/s of each."""
+
+    even: float  # roofline of a GPU on which host and device share the fixed part of a pass evenly
+    power: float  # of the ratio of two rooflines, by which the time of a sample is scaled
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assumed:
     """Deviations of logarithms that no measurement at hand gives; the file has the source of each."""
 
@@ -74,6 +82,7 @@ class Priors:
 
     constants: Constants
     residual: Residual
+    roofline: Roofline
     assumed: Assumed
 
     def without_overlap(self) -> "Priors":
@@ -93,6 +102,7 @@ class Priors:
                 profiled=changed(c.profiled, 0.0),
             ),
             residual=self.residual,
+            roofline=self.roofline,
             assumed=self.assumed,
         )
 
@@ -114,7 +124,10 @@ def of(facts: dict[str, Any]) -> Priors:
     }
     assumed = {name: float(each["value"]) for name, each in facts["assumed"].items()}
     return Priors(
-        constants=Constants(**constants), residual=Residual(**facts["residual"]), assumed=Assumed(**assumed)
+        constants=Constants(**constants),
+        residual=Residual(**facts["residual"]),
+        roofline=Roofline(**facts["roofline"]),
+        assumed=Assumed(**assumed),
     )
 
 

@@ -9,9 +9,11 @@ step_time.py; Pollux, OSDI'21, without overlap; k and p were measured on network
 values for one machine, two, and more). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
-other, expected at their geometric mean; of the part that does not grow, half of that (in logarithms), as it
-is partly the host's: between GPUs of Sia 0.3 to 0.6, of Gavel (OSDI'20) 1.2 to 1.4, once less than 0. From
-a CPU to a GPU it stays. Loading waits
+other, expected at their geometric mean r, the ratio of R = sqrt(FLOP/s * bytes/s) here and there. Between
+GPUs of Sia and of Gavel (OSDI'20) it went by a power of r above 1. The part that does not grow is host and
+device one after the other: launches, which a faster GPU does not shorten, and kernels, which it does. Both
+take as long on a GPU of R = even, so between GPUs it is scaled by (1 + even / R there) / (1 + even / R here);
+power and even are in priors.json. From a CPU to a GPU the power is 1, and the fixed part stays. Loading waits
 for no storage for the share of the arrays that stay in memory once they were laid out, and for the rest as
 long as the profile measured with nothing in memory, by the rates of both disks. Earlier nights correct the
 result (calibration.py) and reduce its uncertainty.
@@ -19,7 +21,7 @@ result (calibration.py) and reduce its uncertainty.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, hypot, log
+from math import ceil, hypot, log, sqrt
 from typing import TYPE_CHECKING
 
 from daybreak.contract.machine import Machine
@@ -29,7 +31,7 @@ from daybreak.machines.catalog import HEADROOM, PAGE_CACHE
 from daybreak.machines.startup import Z90, StartupPart
 from daybreak.prediction.calibration import CostCalibration, Update, nothing
 from daybreak.prediction.measurements import StepSetting
-from daybreak.prediction.priors import priors
+from daybreak.prediction.priors import Roofline, priors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +44,6 @@ COPIES = 4  # of the weights, held by a worker between averages: last average, m
 FORWARD = 1 / 3  # of a step: its forward pass, as a backward pass is two of them
 HARDLY = 0.05  # share of a step that a loader has to save
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
-ROOFLINE_SHARE = 0.5  # of the logarithm of the roofline, by which the fixed part of a pass goes between GPUs
 PARTS = ("training", "training", "training", "all-reduce")  # loading, what is fixed, what grows, and the sum
 
 
@@ -174,12 +175,23 @@ def updates(
     )
 
 
-def by_profile(profile: Profile, machine: Machine, *, measured: Machine, sharing: float = 1.0) -> Update:
-    """Returns an update on a machine by profile and roofline, `sharing` processes on one device."""
-    scale, _ = _scale(machine, measured=measured, sharing=sharing)
+def by_profile(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    sharing: float = 1.0,
+    roofline: Roofline | None = None,
+) -> Update:
+    """Returns an update on a machine by profile and roofline, `sharing` processes on one device.
+
+    `roofline` says how a pass scales between GPUs; None: as the priors of nights do.
+    """
+    roofline = roofline or priors().roofline
+    scale, _ = _scale(machine, measured=measured, sharing=sharing, roofline=roofline)
     line = profile.step_s
     return Update(
-        fixed_s=line.fixed * _fixed_scale(machine, measured=measured),
+        fixed_s=line.fixed * _fixed_scale(machine, measured=measured, roofline=roofline),
         per_sample_s=line.per_sample * scale,
         within_s=_sync_s(profile, machine, num_machines=1),
         across_s=_sync_s(profile, machine, num_machines=2),
@@ -227,13 +239,14 @@ def _timed(
     import numpy as np
 
     seen = machine is measured
-    scale, apart = _scale(machine, measured=measured, sharing=sharing)
+    roofline = (known or nothing()).prior.roofline
+    scale, apart = _scale(machine, measured=measured, sharing=sharing, roofline=roofline)
     assumed = priors().assumed
     doubt: float | Array = assumed.repeated if seen else assumed.unseen
     late: float | Array = 1.0
     corrected = False
     if known and known.past:
-        plain = by_profile(profile, machine, measured=measured, sharing=sharing)
+        plain = by_profile(profile, machine, measured=measured, sharing=sharing, roofline=roofline)
         corrections = known.corrections(machine.name, machine.device, settings, plain, here=seen)
         corrected = not seen or corrections[0].num_nights > 0
         if corrected:
@@ -249,7 +262,7 @@ def _timed(
         passes=passes,
         samples=samples,
         again=np.ones(len(settings)) if corrected else _again(profile, settings),
-        fixed_scale=_fixed_scale(machine, measured=measured),
+        fixed_scale=_fixed_scale(machine, measured=measured, roofline=roofline),
         scale=scale,
         doubt=doubt,
         apart=apart,
@@ -263,22 +276,30 @@ def _timed(
     return Updates(settings=settings, num_loaders=num_loaders, seconds=seconds, spread=spread)
 
 
-def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[float, float]:
+def _scale(machine: Machine, *, measured: Machine, sharing: float, roofline: Roofline) -> tuple[float, float]:
     """Returns the slowdown of the part that grows with the batch, and the spread of its two extremes."""
     if machine is measured:
         return sharing, 0.0
     here, there = measured.speeds, machine.speeds
     by_flops = here.flops_per_s / there.flops_per_s
     by_bandwidth = here.bandwidth_bytes_per_s / there.bandwidth_bytes_per_s
-    return sharing * (by_flops * by_bandwidth) ** 0.5, abs(log(by_flops / by_bandwidth)) / 2 / Z90
+    power = roofline.power if _are_gpus(machine, measured) else 1.0
+    return sharing * sqrt(by_flops * by_bandwidth) ** power, abs(log(by_flops / by_bandwidth)) / 2 / Z90
 
 
-def _fixed_scale(machine: Machine, *, measured: Machine) -> float:
+def _fixed_scale(machine: Machine, *, measured: Machine, roofline: Roofline) -> float:
     """Returns the slowdown of the fixed part of a pass; 1 from a CPU or to one."""
-    if not (machine.num_devices and measured.num_devices):
+    if machine is measured or not _are_gpus(machine, measured):
         return 1.0
-    scale, _ = _scale(machine, measured=measured, sharing=1.0)
-    return float(scale**ROOFLINE_SHARE)
+    there, here = (
+        1 + roofline.even / sqrt(each.speeds.flops_per_s * each.speeds.bandwidth_bytes_per_s)
+        for each in (machine, measured)
+    )
+    return there / here
+
+
+def _are_gpus(*machines: Machine) -> bool:
+    return all(each.num_devices for each in machines)
 
 
 def _storage(profile: Profile, machine: Machine, *, measured: Machine, num_bytes: int) -> tuple[float, float]:
