@@ -158,19 +158,13 @@ def seconds(app: str, before: Way, after: Way, *, follows: bool) -> float:
 
 @pytest.mark.slow
 def test_a_job_that_moves_is_sooner_at_the_same_progress_in_batches_of_its_new_machine():
-    """A quarter of the moves gain a fifth; all but two lose no more than measurements repeat, 2 to 6 %.
-
-    The two lose up to a tenth: cifar10's smallest updates on one A100 are bound by launches, and its profile
-    on a T4 does not show that.
-    """
+    """A quarter of the moves gain a fifth; none loses more than 4 % (measurements repeat within 2 to 6 %)."""
     times: dict[tuple[str, Way, Way], float] = {}
     for app, (before, after) in product(APPS, permutations(WAYS, 2)):
         follows, stays = (seconds(app, before, after, follows=each) for each in (True, False))
         times[app, before, after] = stays / follows
-    lossy = {key for key, gain in times.items() if gain <= 0.97}
-    assert lossy <= {("cifar10", before, ("dgx", 1, 1)) for before in (("t4", 4, 1), ("dgx", 8, 1))}
-    assert min(times.values()) > 0.9
+    assert min(times.values()) > 0.96
     assert sum(gain > 1.2 for gain in times.values()) > len(times) / 4
     assert geometric_mean(times.values()) > 1.25
-    assert times["cifar10", ("dgx", 8, 1), ("t4", 1, 1)] > 1.05  # down, in batches of 256 and 512, not 2,048
+    assert times["cifar10", ("dgx", 8, 1), ("t4", 1, 1)] > 1.1  # down, in batches of 256 and 512, not 2,048
     assert times["cifar10", ("t4", 1, 1), ("dgx", 8, 1)] > 2  # up
