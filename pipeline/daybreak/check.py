@@ -27,7 +27,7 @@ from daybreak.contract.workload import has_estimator, own_schedule, schedule_ask
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
-from daybreak.registry import aliases
+from daybreak.registry import aliases, confined
 from daybreak.rollout import lost_ledger
 from daybreak.storage import address, branch, ledger, lifecycle, source_code
 from daybreak.storage.bucket import is_here
@@ -85,6 +85,8 @@ def findings(home: Home) -> Iterator[Finding]:
     if sys.platform != "linux":
         text = "a delivered file may take all of it: only Linux keeps to a limit; let no strangers deliver"
         yield Finding(what="memory", ok=True, text=text)
+    if lacks := confined.lacking():
+        yield Finding(what="confinement", ok=True, text=lacks)
     for name in ("workload", "backend"):
         yield _plug(name, getattr(loaded, name))
     yield from _estimator(loaded)

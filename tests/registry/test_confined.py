@@ -14,6 +14,7 @@ import pytest
 
 from daybreak.contract.code_path import PASSED_ON
 from daybreak.registry import confined
+from tests.conftest import ROOT
 from tests.serving.running import has_ended, until
 
 SCRIPT = """\
@@ -152,3 +153,33 @@ def test_a_machine_that_confines_nothing_is_named_once() -> None:
         "processes and shared memory behind: No space left on device; permit user namespaces and Landlock, "
         "or run what starts it in a container of its own\n"
     )
+
+
+CHECKED = (
+    NO_NAMESPACES
+    + """\
+from daybreak.check import findings
+from daybreak.storage.home import Home
+print(*(finding.text for finding in findings(Home.here()) if finding.what == "confinement"))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/sys/user/max_user_namespaces", os.F_OK), reason="no namespaces")
+def test_check_says_what_a_machine_does_not_confine(repository: Path) -> None:
+    (repository / "params.yaml").write_text(
+        "source: tests.fakes:TwoDays\nworkload: tests.fakes:Nothing\nbackend: tests.fakes:ScriptedBackend\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKED],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    if "no namespaces" in done.stderr:
+        pytest.skip("this machine confines no process")
+    assert "the code of versions is not kept from limits of other processes of this user" in done.stdout
+    assert "; permit user namespaces and Landlock" in done.stdout

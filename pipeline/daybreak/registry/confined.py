@@ -54,6 +54,7 @@ OF_FILES = 0b100_0000_0000_0111  # execute, write, read, truncate
 ACCESS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
 TCP, TCP_SINCE = 0b11, 4  # to bind and to connect
 SCOPES, SCOPES_SINCE = 0b11, 6  # abstract sockets and signals of others
+PERMIT = "permit user namespaces and Landlock, or run what starts it in a container of its own"
 SYSTEM_HIDES = ("/run", "/var", "/tmp", "/dev")
 DEVICES = (
     "null",
@@ -107,21 +108,24 @@ def command(
 
 
 @functools.cache
+def lacking() -> str:
+    """Returns what this machine does not keep the code of versions from, and why; "" where it is kept."""
+    words = [sys.executable, "-I", __file__]
+    done = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
+    why = (done.stdout or done.stderr).strip()
+    return f"the code of versions is not kept from {why}; {PERMIT}" if why else ""
+
+
+@functools.cache
 def say_once() -> None:
     """Warns, at its first call, where this machine lets no process be confined.
 
     This process then hides its own memory and environment from others of its user, as a second best.
     """
-    words = [sys.executable, "-I", __file__]
-    done = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
-    if why := (done.stdout or done.stderr).strip():
+    if why := lacking():
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(DUMPABLE, 0, 0, 0, 0)
-        log.warning(
-            "the code of versions is not kept from %s; permit user namespaces and Landlock, or run what "
-            "starts it in a container of its own",
-            why,
-        )
+        log.warning("%s", why)
 
 
 def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Iterable[str] = ()) -> str:
