@@ -363,6 +363,25 @@ def test_a_version_that_ends_its_process_is_an_error_and_is_loaded_again(
         until(lambda: not router.manager.fault)
 
 
+def test_processes_that_were_killed_leave_no_threads_behind(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_manager, "RETRY_S", 0.1)
+    with running(home) as router:
+        move(router, champion=2, challenger=0, share=0.0, experiment="")
+        until(lambda: router.manager.standing.challenger is None)
+        unanswered = iter(range(16, 200))  # of whom none was answered ahead of time
+        for _ in range(5):
+            before = router.manager.standing.champion
+            os.kill(before.process.pid, signal.SIGKILL)
+            while not before.process.ended:  # as requests notice
+                router.recommend(f"u{next(unanswered)}", top=1)
+                time.sleep(0.05)
+            until(lambda before=before: router.manager.standing.champion is not before)  # type: ignore[misc]
+            assert router.recommend(f"u{next(unanswered)}", top=1)["version"] == 2
+        until(lambda: sum(each.name.startswith("version 2") for each in threading.enumerate()) == 1)
+
+
 def test_a_challenger_whose_process_ends_is_stopped_and_the_champion_answers_on(home: Path) -> None:
     experiment = "a process that ends"
     with running(home) as router:

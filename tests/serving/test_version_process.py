@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,6 +150,16 @@ def test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one(
     assert answers.process.ended == why
     assert not (tmp_path / "spoils").exists()
     assert answers.popular.items[0] == "popular/0"
+
+
+def test_a_thread_ends_with_its_process_and_whoever_asks_later_hears_why(
+    start: list[VersionProcess], tmp_path: Path
+) -> None:
+    answers = rogue(start, tmp_path)
+    for _ in range(2):
+        with pytest.raises(NoAnswer, match="its process ended with exit status 3"):
+            answers.process.thread.submit(answers.of, ["leave"]).result()
+    until(lambda: not any(each.name.startswith("version 1") for each in threading.enumerate()))
 
 
 def test_a_version_that_does_not_come_back_is_ended_in_time(

@@ -19,6 +19,20 @@ def answer_s(timeout_s: float) -> float:
     return max(LEAST_ANSWER_S, 10 * timeout_s)
 
 
+class _Thread(ThreadPoolExecutor):
+    """A thread that ends with its process; whoever comes later hears why from one for all that have ended."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Has a call made in the thread."""
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            return OF_ENDED.submit(fn, *args, **kwargs)
+
+
+OF_ENDED = ThreadPoolExecutor(1, thread_name_prefix="ended versions")
+
+
 class VersionProcess(CodeHost):
     """The process of one version.
 
@@ -40,7 +54,7 @@ class VersionProcess(CodeHost):
         folders = (Path(case[name]) for name in ("version", "arrays") if case[name])
         worker = "daybreak.serving.version_worker"
         super().__init__(worker, answer_s=answer_s, home=home, reads=(*reads, *folders))
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"version {number}")
+        self.thread = _Thread(1, thread_name_prefix=f"version {number}")
         try:
             self.about = self.ask("load", within_s=LOAD_S, **case)
         except NoAnswer as error:
@@ -48,6 +62,15 @@ class VersionProcess(CodeHost):
             if error.is_sentence:
                 raise ReleaseError(error.message) from None
             raise ReleaseError(f"version {number} does not answer: {error}; fix its workload") from None
+
+    def close(self) -> None:
+        """Ends the process, and its thread once that has done what it was given."""
+        super().close()
+        self.thread.shutdown(wait=False)
+
+    def _failed(self, why: str) -> NoAnswer:
+        self.thread.shutdown(wait=False)
+        return super()._failed(why)
 
     def is_due(self, after_s: float) -> bool:
         """Returns whether the process has ended, and was started that long ago: it is worth another one."""
