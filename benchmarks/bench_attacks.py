@@ -5,6 +5,7 @@ make bench NAME=attacks QUICK=1   those that start no router and no Airflow
 
 An attack is held where its test ran and passed. What an attack that is not held got counts by what it was
 after: code run that the ledger does not hold, a secret seen, a verdict or a record changed, a night stopped.
+Memory is what the test took at its peak, with all processes that it started (benchmarks/peak_memory.py).
 """
 
 import os
@@ -16,9 +17,13 @@ from typing import Literal, NamedTuple
 from xml.etree import ElementTree
 
 from benchmarks.frame import QUICK, ROOT, Target, finish, table
+from benchmarks.peak_memory import PROPERTY
 from tests.security.test_escapes import WAYS
+from tests.security.test_left_files import WHAT
+from tests.security.test_parser import BOMBS
 
 After = Literal["code", "secret", "verdict", "night"]
+MOST_MB = 4000.0  # of a test, with a dozen processes that have imported torch
 SLOW = (
     "tests/dags/",
     "tests/serving/test_router.py",
@@ -47,6 +52,7 @@ QUERIES, PARAMS = "tests/security/test_queries.py::test_", "tests/security/test_
 VERSIONS, TAMPER = "tests/security/test_versions.py::test_", "tests/security/test_tampered.py::test_"
 CONNECTIONS, COMPOSE = "tests/serving/test_connections.py::test_", "tests/test_compose.py::test_"
 ERASURES = "tests/storage/test_erasures.py::test_"
+ENVIRONMENT = "tests/contract/test_environment.py::test_"
 CODE, ROUTER = "tests/registry/test_carried_code.py::test_", "tests/serving/test_router.py::test_"
 
 ATTACKS = [
@@ -646,6 +652,165 @@ ATTACKS = [
         "tests/test_warm_parent.py::"
         "test_a_process_that_may_gain_no_privileges_has_no_command_run_by_the_parent",
     ),
+    *(
+        Attack(
+            f"a version leaves {what} where it is to write a file",
+            "secret",
+            "no link is followed, only a file opened",
+            f"tests/security/test_left_files.py::test_of_what_a_version_left_only_a_file_is_opened[{what}]",
+        )
+        for what in WHAT
+    ),
+    *(
+        Attack(
+            f"predictions that are {what}",
+            "secret",
+            "no link is followed, only a file opened",
+            f"tests/security/test_left_files.py::test_predictions_are_no_copy_of_what_a_link_leads_to[{what}]",
+        )
+        for what in ("a link", "a pipe")
+    ),
+    Attack(
+        "scores of own code that are a link",
+        "secret",
+        "no link is followed, only a file opened",
+        "tests/security/test_left_files.py::test_scores_of_own_code_are_no_copy_of_what_a_link_leads_to",
+    ),
+    Attack(
+        "a version leaves folders too deep to be removed",
+        "night",
+        "they are left, and named",
+        "tests/security/test_left_files.py::test_folders_in_folders_stop_nobody_who_removes_them",
+    ),
+    Attack(
+        "a version empties the user's files before Linux 6.2",
+        "verdict",
+        "a filter of system calls",
+        "tests/security/test_escapes.py::test_a_file_keeps_its_length_where_landlock_has_no_say_in_it",
+    ),
+    # By a small file that is delivered; one test reads them all.
+    *(
+        Attack(
+            f"a small file takes all memory: {bomb.__name__.replace('_', ' ')}",
+            "night",
+            "a process with a limit reads it",
+            "tests/security/test_parser.py::"
+            "test_a_small_file_takes_no_more_memory_than_its_limit_and_the_sentence_names_both",
+        )
+        for bomb in BOMBS
+    ),
+    Attack(
+        "a file's reader is asked for a secret",
+        "secret",
+        "it has none, and opens no path",
+        "tests/security/test_parser.py::"
+        "test_the_process_that_reads_has_no_secret_and_opens_only_what_it_is_given",
+    ),
+    # By what is installed, and by the environment.
+    Attack(
+        "a build requirement without its hash",
+        "code",
+        "nothing is built in isolation",
+        "tests/test_image.py::test_what_an_image_builds_is_built_by_what_it_has_and_fetches_nothing_for_it",
+    ),
+    *(
+        Attack(
+            f"{variable} leads loopback elsewhere",
+            "night",
+            "no proxy is asked for this machine",
+            f"{ENVIRONMENT}a_command_reaches_what_is_on_this_machine_though_a_proxy_is_set[{variable}]",
+        )
+        for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY")
+    ),
+    Attack(
+        "a proxy for what make starts",
+        "night",
+        "no proxy is asked for this machine",
+        f"{ENVIRONMENT}what_make_starts_asks_no_proxy_for_this_machine",
+    ),
+    Attack(
+        "a proxy for services beside a container",
+        "night",
+        "no proxy is asked for names without a dot",
+        f"{ENVIRONMENT}services_of_a_network_of_containers_are_asked_without_it_and_those_of_a_domain_with_it",
+    ),
+    Attack(
+        "scripts of a stranger in the router's page",
+        "secret",
+        "the page loads nothing",
+        "tests/serving/test_router.py::test_the_page_of_what_may_be_asked_loads_nothing",
+    ),
+    Attack(
+        "GIT_DIR leads to another repository",
+        "verdict",
+        "git's own variables are dropped",
+        "tests/test_commands.py::test_a_command_of_a_hook_works_on_the_repository_of_its_home",
+    ),
+    Attack(
+        "GIT_DIR and a proxy in a notebook",
+        "verdict",
+        "git's own variables are dropped",
+        "tests/extensions/notebooks/test_notebooks.py::"
+        "test_a_home_is_opened_though_the_environment_leads_git_and_a_proxy_elsewhere",
+    ),
+    Attack(
+        "hooks of git where the ledger moves",
+        "code",
+        "no hook runs",
+        "tests/storage/test_ledger.py::test_no_hook_of_the_user_runs_where_the_ledger_moves",
+    ),
+    *(
+        Attack(
+            f"DVC's state is another's: {taken}",
+            "night",
+            "a folder of this user alone",
+            f"tests/storage/test_snapshots.py::test_dvc_keeps_its_state_where_no_other_user_writes[{taken}]",
+        )
+        for taken in ("a folder of all", "a file", "a link")
+    ),
+    Attack(
+        "a job that is ended after a second asks for more time",
+        "verdict",
+        "its end is compared with its time",
+        "tests/backends/test_contract.py::test_an_end_from_outside_is_told_apart_from_the_time_limit",
+    ),
+    Attack(
+        "logs of tasks fill the disk",
+        "night",
+        "deleted after 30 days",
+        "tests/test_compose.py::test_logs_of_tasks_are_deleted_after_thirty_days_and_their_folders_with_them",
+    ),
+    Attack(
+        "versions that are killed leave threads in the router",
+        "night",
+        "each process has one, which ends with it",
+        f"{ROUTER}processes_that_were_killed_leave_no_threads_behind",
+    ),
+    Attack(
+        "an endpoint's container is sent headers without end",
+        "night",
+        "the router's limits",
+        "tests/extensions/vertex/test_container.py::"
+        "test_a_container_has_the_routers_limits_but_not_for_the_one_address_that_asks",
+    ),
+    Attack(
+        "git gc while the ledger is in use",
+        "verdict",
+        "a copy of the branch brings it back",
+        "tests/rollout/test_ledger_copy.py::test_what_is_pushed_brings_a_ledger_back_that_git_here_has_lost",
+    ),
+    Attack(
+        "a home of another user",
+        "night",
+        "named with its owner",
+        "tests/test_full_disk.py::test_a_repository_of_another_user_is_named_with_its_owner",
+    ),
+    Attack(
+        "a home by a link",
+        "night",
+        "it is the same home",
+        "tests/storage/test_copied_homes.py::test_make_down_ends_what_was_started_in_the_same_home_by_a_link",
+    ),
 ]
 COUNTS: dict[After, str] = {
     "code": "code run that the ledger does not hold",
@@ -658,40 +823,51 @@ COUNTS: dict[After, str] = {
 def main() -> None:
     """Run the tests of all attacks, and count what those that were not held got."""
     wanted = [one for one in ATTACKS if not (QUICK and one.test.startswith(SLOW))]
-    passed, skipped = outcomes([one.test for one in wanted])
+    passed, skipped, took = outcomes([one.test for one in wanted])
     for attack in (one for one in wanted if one.test in skipped):
         print(f"not tried here: {attack.name}")
     attacks = [one for one in wanted if one.test not in skipped]
     table(
         [
-            {"attack": a.name, "stopped by": a.stopped_by, "held": "yes" if a.test in passed else "NO"}
+            {
+                "attack": a.name,
+                "stopped by": a.stopped_by,
+                "held": "yes" if a.test in passed else "NO",
+                "memory, MB": f"{took.get(a.test, 0) / 1e6:.0f}",
+            }
             for a in attacks
         ]
     )
     figures: dict[str, float] = {"attacks": len(attacks), "held": sum(a.test in passed for a in attacks)}
     for after, count in COUNTS.items():
         figures[count] = sum(a.after == after and a.test not in passed for a in attacks)
+    figures["most memory, MB"] = max(took.values(), default=0) / 1e6
     least = 40 if QUICK else 60
     targets: dict[str, Target] = {"attacks": (">=", least), "held": ("==", len(attacks))}
+    targets["most memory, MB"] = ("<=", MOST_MB)
     finish("attacks", figures, targets | dict.fromkeys(COUNTS.values(), ("==", 0)))
 
 
-def outcomes(tests: list[str]) -> tuple[set[str], set[str]]:
-    """The tests of which every case ran and passed, and those that this machine skips."""
+def outcomes(tests: list[str]) -> tuple[set[str], set[str], dict[str, int]]:
+    """The tests of which every case ran and passed, those that this machine skips, and bytes at the peak."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        words = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.peak_memory", f"--junitxml={report}"]
         environment = {name: value for name, value in os.environ.items() if name != "RECORD"}
         subprocess.run([*words, *dict.fromkeys(tests)], cwd=ROOT, env=environment, check=False)
         cases = list(ElementTree.parse(report).iter("testcase"))
     passed: dict[str, bool] = {}
-    skipped = set()
+    skipped, took = set(), dict[str, int]()
     for case in cases:
         whole = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+        peak = case.find(f"properties/property[@name='{PROPERTY}']")
+        has_run = {each.tag for each in case} <= {"properties", "system-out", "system-err"}
         for node in {whole, whole.partition("[")[0]}:
-            passed[node] = passed.get(node, True) and not len(case)
+            passed[node] = passed.get(node, True) and has_run
+            took[node] = max(took.get(node, 0), int(peak.get("value", "0")) if peak is not None else 0)
             skipped |= {node} if case.find("skipped") is not None else set()
-    return {test for test in tests if passed.get(test)}, skipped & set(tests)
+    known = {test: took[test] for test in tests if test in took}
+    return {test for test in tests if passed.get(test)}, skipped & set(tests), known
 
 
 if __name__ == "__main__":
