@@ -68,7 +68,7 @@ def once_copied(job: Job, workers: list[int]) -> bool:
 
 def alone(folder: Path, world_size: int, **arguments: Any) -> dict[str, Any]:
     """The end of a job that nothing happens to."""
-    job = Job(folder, seen=Seen(), **arguments)
+    job = Job.of_curve(folder, seen=Seen(), **arguments)
     job.start(world_size)
     assert job.result, (folder / "output.log").read_text()
     return job.result
@@ -82,7 +82,7 @@ def killed(folder: Path, *, kills: int, seed: int) -> Seen:
     while seen.kills < kills:
         number += 1
         world_size = 1 + number % 2
-        job = Job(folder / f"job-{number}", seen=seen, seed=number)
+        job = Job.of_curve(folder / f"job-{number}", seen=seen, seed=number)
         until = min(kills, seen.kills + KILLS_A_JOB)
         while not job.result:
             left_alone = seen.kills >= until
@@ -104,7 +104,7 @@ def resized(folder: Path, sizes: tuple[int, ...]) -> float:
     from safetensors.torch import load_file
 
     due = alone(folder / "alone", 1, dropout=0.0)
-    job = Job(folder / "resized", seen=Seen(), dropout=0.0)
+    job = Job.of_curve(folder / "resized", seen=Seen(), dropout=0.0)
     for size in sizes:
         job.start(size, once_saved)
         assert not job.result
@@ -117,7 +117,7 @@ def resized(folder: Path, sizes: tuple[int, ...]) -> float:
 
 def moved(folder: Path) -> bool:
     """Returns whether a job that lost machine and disk goes on from a copy, and ends as if undisturbed."""
-    due, job = alone(folder / "alone", 1), Job(folder / "moved", seen=Seen(), copied=True)
+    due, job = alone(folder / "alone", 1), Job.of_curve(folder / "moved", seen=Seen(), copied=True)
     job.start(1, once_copied)
     shutil.rmtree(job.checkpoints)
     (heads,) = job.copies.glob("**/heads")

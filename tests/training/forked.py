@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.contract import records
+from daybreak.training.recipe import Recipe
 from tests.fakes import write_curve
 from tests.training.recipes import recipe
 
@@ -62,14 +63,23 @@ class Start:
 class Job:
     """A job in a folder; its workers are started, and killed."""
 
-    def __init__(
-        self, folder: Path, *, seen: Seen, seed: int = 0, copied: bool = False, dropout: float = 0.2
-    ) -> None:
+    def __init__(self, folder: Path, made: Recipe, *, seen: Seen, seed: int = 0) -> None:
         self.folder, self.seen, self.random = folder, seen, random.Random(seed)
         self.checkpoints, self.log = folder / "checkpoints", folder / "events.log"
-        self.copies = folder / "copies"
+        self.copies = Path(made.copies)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "job.json").write_text(records.dumps(made))
+        self.log.touch()
+        self._before: Start | None = None  # the start before that trained; None where nothing can be said
+        self.due = 0  # samples in the newest good checkpoint
+
+    @classmethod
+    def of_curve(
+        cls, folder: Path, *, seen: Seen, seed: int = 0, copied: bool = False, dropout: float = 0.2
+    ) -> "Job":
+        """One that fits a curve, of which copies of checkpoints are kept where asked."""
         write_curve(folder / "arrays", num_samples=NUM_SAMPLES)
-        job = recipe(
+        made = recipe(
             workload="tests.fakes:LineWorkload",
             arguments={"delay_s": DELAY_S, "dropout": dropout},
             arrays=str(folder / "arrays"),
@@ -78,12 +88,9 @@ class Job:
             micro_batch_size=BATCH // 2,
             peak=0.01,
             every_s=EVERY_S,
-            copies=str(self.copies) if copied else "",
+            copies=str(folder / "copies") if copied else "",
         )
-        (folder / "job.json").write_text(records.dumps(job))
-        self.log.touch()
-        self._before: Start | None = None  # the start before that trained; None where nothing can be said
-        self.due = 0  # samples in the newest good checkpoint
+        return cls(folder, made, seen=seen, seed=seed)
 
     @property
     def result(self) -> dict[str, Any] | None:
