@@ -7,6 +7,7 @@ from scipy import stats
 from daybreak.statistics.control_chart import Mean, expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_nights", [7, 28])
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.1])
 @pytest.mark.parametrize("sizes", [(50, 50), (30, 300)])
