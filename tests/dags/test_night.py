@@ -177,13 +177,13 @@ def test_the_version_serves_and_is_reviewed_in_the_registry_by_its_description(
     with urllib.request.urlopen(asked, timeout=60) as answer:
         version = json.loads(answer.read())["model_version"]
     tags = {tag["key"]: tag["value"] for tag in version["tags"]}
-    assert tags["approval_reason"] == APPROVED_FOR
+    assert tags["approval"].endswith(f": {APPROVED_FOR}")
     page.goto(f"{house.mlflow}/#/models/daybreak/versions/{version['version']}")
     page.get_by_text(f"Version {version['version']}").first.wait_for()
     drawn = "image => image.src.includes('effect.svg') && image.naturalWidth > 0"
     page.wait_for_function(f"() => [...document.images].some({drawn})")
     for text in (
-        f"was approved by {tags['approved_by']}",
+        tags["approval"].partition(" at ")[0],
         "arms swapped",
         "Bottleneck:",
         "baseline/popularity",

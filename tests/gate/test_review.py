@@ -178,11 +178,10 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
     text, tags = described(2)
     assert "was approved by Ada at" in text
     assert ": a sale begins.**" in text
-    assert (tags["approved_by"], tags["approval_reason"], tags["status"]) == (
-        "Ada",
-        "a sale begins",
-        "serving",
-    )
+    assert tags["approval"].startswith("was approved by Ada at ")
+    assert tags["approval"].endswith(": a sale begins")
+    assert tags["status"] == "serving"
+    assert len(tags) <= 8
     close_night()
     (entry,) = ledger.history(Home.here(), 1)
     assert ": promote: inconclusive" in entry.subject
@@ -296,7 +295,7 @@ def test_an_answer_that_was_cut_short_is_given_again(
             approve(by="Ada")
     assert approve(by="Ada").by == "Ada"
     assert promoted().version == 2
-    assert described(2)[1]["approved_by"] == "Ada"
+    assert described(2)[1]["approval"].startswith("was approved by Ada at ")
 
 
 def test_a_broken_guardrail_is_no_want_of_proof() -> None:

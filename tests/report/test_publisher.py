@@ -1,5 +1,6 @@
 """A decision is shown after it was made; showing may fail alone, and is tried again."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,6 +74,9 @@ def test_a_verdict_that_cannot_be_shown_stands_is_said_once_and_is_shown_by_the_
     assert "**Verdict: promote.**" in described(1)
     assert "records/release.json" in kept(1)
     assert (records.RUN / "report.html").exists()
+    run = client().get_run(client().get_model_version("daybreak", "1").run_id)
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "slices.json", "type": "table"}]
+    assert "slices.json" in {file.path for file in client().list_artifacts(run.info.run_id)}
 
 
 def test_a_night_is_shown_before_its_data_are_sent_away_which_may_take_long_or_fail(

@@ -6,7 +6,7 @@ import pytest
 
 from daybreak.contract.record_types import Evaluation
 from daybreak.evaluation.scores import SCORES, read_scores
-from daybreak.report.standing import best_baseline, standing
+from daybreak.report.standing import best_baseline, standing, table
 from tests.report.nights import lay, whole
 
 
@@ -73,3 +73,15 @@ def test_facts_are_no_metrics() -> None:
     assert now.champion_has_seen
     assert now.num_not_finite == 2
     assert not now.metrics
+
+
+def test_a_table_has_all_samples_and_each_slice_with_empty_cells_where_nothing_is_known() -> None:
+    first, second, *rest = evaluation().slices
+    broken = replace(first, champion_score=None, score=float("nan"))
+    made = table(standing(replace(evaluation(), slices=(broken, second, *rest))))
+    rows = {row[0]: dict(zip(made["columns"], row, strict=True)) for row in made["data"]}
+    assert list(rows) == ["All samples", *(part.name for part in evaluation().slices)]
+    assert (rows[first.name]["challenger"], rows[first.name]["champion"]) == (None, None)
+    assert rows[second.name]["num_samples"] == second.num_samples
+    assert rows[second.name]["difference"] == second.score - (second.champion_score or 0.0)
+    assert rows[second.name]["difference_low"] is None

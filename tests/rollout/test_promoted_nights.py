@@ -12,6 +12,7 @@ from daybreak.contract.errors import DataError, NothingToDo, ReleaseError
 from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Training, Verdict, Version
 from daybreak.contract.sections import Params
 from daybreak.gate import judge
+from daybreak.registry import packaging
 from daybreak.rollout import promote
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
@@ -44,7 +45,8 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert "| time | 20 s | 21 s |" in version.description
     assert version.tags["night"] == night.id
     assert version.tags["code_commit"] == night.code_commit
-    assert version.tags["dvc_lock"] == records.digest(Path("dvc.lock"))
+    assert made.lineage["dvc_lock"] == records.digest(Path("dvc.lock"))
+    assert len(version.tags) <= 8
     assert version.tags["status"] == "serving"
     assert version.tags["ledger"] == branch.ledger_tip(Home.here())
     assert "Trained on local (NVIDIA L4), 0 restarts" in version.description
@@ -55,9 +57,13 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert run.data.tags["verdict"] == "promote"
     assert run.data.tags["mlflow.source.git.commit"] == night.code_commit
     (logged,) = run.inputs.dataset_inputs
-    assert (logged.dataset.digest, logged.tags[0].value) == (version.tags["data_digest"], "training")
+    assert (logged.dataset.digest, logged.tags[0].value) == (made.lineage["data_digest"], "training")
     assert dict(client().get_registered_model("daybreak").aliases) == {"champion": 1}
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]
+    judged = records.read(Verdict, records.RUN).effect
+    assert judged and run.data.metrics["effect"] == pytest.approx(judged.mean)
+    parts = records.read(Evaluation, records.RUN).slices
+    assert {packaging.key(f"slice/{part.name}") for part in parts} <= run.data.metrics.keys()
     assert {"recipe", "data_digest", "model_digest"} <= set(made.lineage)
     tip = branch.ledger_tip(Home.here())
     assert promote_night() == made  # called again, it ends the same

@@ -36,8 +36,8 @@ from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 A_CENTURY = 36_525  # days; a calendar ends
 # Tags that versions and runs have in MLflow, by which Daybreak finds and verifies them.
 OUR_TAGS = (
-    *("night", "home", "day", "code_commit", "data_digest", "dvc_lock", "model_digest", "recipe", "source"),
-    *("daybreak", "status", "version", "ledger", "pruned", "erased", "refit_of", "adopted_from"),
+    *("night", "home", "code_commit", "model_digest", "recipe", "status", "version", "verdict", "approval"),
+    *("ledger", "pruned", "erased", "refit_of", "adopted_from"),
 )
 # Of tags, as MLflow takes them: names also of a path in normal form that does not lead upwards.
 TAG, MAX_TAG, MAX_TAG_VALUE = re.compile(r"(?!/|\.\.|\.$)[/\w.\- :]{1,250}"), 250, 8000

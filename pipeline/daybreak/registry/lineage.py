@@ -6,6 +6,7 @@ source files, and how it is trained. A challenger of the champion's recipe is a 
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from daybreak.contract import records
@@ -17,6 +18,8 @@ from daybreak.storage.source_code import file_digests, frame_digest, source_dige
 
 LOCK = Path("dvc.lock")
 ADOPTED = "adopted_from"  # URI of a model that a night did not train, among the lineage of its version
+# What a version is found and verified by, as tags; its ledger entry and the records of its run have the rest.
+TAGS = ("night", "code_commit", "model_digest", "recipe", ADOPTED)
 MOST_NAMED = 6  # changes, in a sentence
 ADDED: tuple[str, ...] = ()  # keys of `train` that a release after 0.1.0 added
 
@@ -105,7 +108,7 @@ def _train(params: TrainParams) -> str:
 def lineage(
     night: Night, *, data_digest: str, model_digest: str, workload: WorkloadPlug, train: TrainParams
 ) -> dict[str, str]:
-    """Returns what a version was made of, as the tags that it gets in MLflow and in the ledger."""
+    """Returns what a version was made of, as the ledger keeps it."""
     return {
         "night": night.id,
         "day": night.day.isoformat(),
@@ -119,13 +122,21 @@ def lineage(
     }
 
 
-def tags_of(version: Version, *, night: Night, workload: WorkloadPlug, train: TrainParams) -> dict[str, str]:
+def tags(made_of: Mapping[str, str]) -> dict[str, str]:
+    """Returns the part of a version's lineage that its tags in MLflow have."""
+    return {name: made_of[name] for name in TAGS if made_of.get(name)}
+
+
+def lineage_of(
+    version: Version, *, night: Night, workload: WorkloadPlug, train: TrainParams
+) -> dict[str, str]:
     """Returns the lineage of a registered version; one that was adopted has no recipe of this home."""
-    tags = lineage(
+    made_of = lineage(
         night,
         data_digest=version.data_digest,
         model_digest=version.model_digest,
         workload=workload,
         train=train,
     )
-    return tags | {"recipe": "", "source": "", ADOPTED: version.adopted} if version.adopted else tags
+    own = {"recipe": "", "source": "", ADOPTED: version.adopted} if version.adopted else {}
+    return made_of | own

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
+MOST_SLICES = 200  # of one request, which may have 1000 metrics
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a package, at the beginning of a requirement
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
 # Modules that an estimator of a library needs to be loaded, which the workload's files do not import.
@@ -269,11 +270,15 @@ def log_records(
         "training/num_updates": float(training.num_updates),
         "training/num_restarts": float(training.num_restarts),
     }
+    metrics |= {f"slice/{part.name}": part.score for part in evaluation.slices[:MOST_SLICES]}
     stamp = int(night.started_at.timestamp() * 1000)  # the same when logged again
     logged = client.get_run(run_id).data.params
     client.log_batch(
         run_id,
-        metrics=[Metric(key(name), value, stamp, 0) for name, value in metrics.items()],
+        metrics=[
+            *(Metric(key(name), value, stamp, 0) for name, value in metrics.items()),
+            *(Metric("validation/score", score, stamp, seen) for seen, score in training.validations),
+        ],
         params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in logged],
     )
     with artifact_files.told_in_a_sentence(f"the place of artifacts of run {run_id}", writes=True):

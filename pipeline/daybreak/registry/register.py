@@ -14,7 +14,8 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Plan, Training, Version
 from daybreak.contract.sections import RegisterParams, TrainParams, WorkloadPlug
 from daybreak.registry import aliases, description, packaging
-from daybreak.registry.lineage import ingredients, lineage, tags_of
+from daybreak.registry.lineage import ingredients, lineage, lineage_of
+from daybreak.registry.lineage import tags as tags_of
 from daybreak.registry.weights import MODEL, check_digest
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import find_or_make_run, own_run, session, team_tags
@@ -48,8 +49,14 @@ def register(
         )
     name = register.name
     records.write(ingredients(workload, train), home.records)
-    tags = lineage(
-        night, data_digest=dataset.digest, model_digest=training.model_digest, workload=workload, train=train
+    tags = tags_of(
+        lineage(
+            night,
+            data_digest=dataset.digest,
+            model_digest=training.model_digest,
+            workload=workload,
+            train=train,
+        )
     )
     with session(home) as client:
         run_id = find_or_make_run(home, client, night.id)
@@ -107,7 +114,7 @@ def register_adopted(
         run_id="",
         adopted=uri,
     )
-    tags = tags_of(made, night=night, workload=plug, train=train)
+    tags = tags_of(lineage_of(made, night=night, workload=plug, train=train))
     with session(home) as client:
         run_id = find_or_make_run(home, client, night.id)
         logged = packaging.log_model(client, run_id, plug, day=night.day, model=model, adopted=adopted)
@@ -158,7 +165,7 @@ def register_refit(
     """
     check_digest(model, training.model_digest, record="the record of the refit")
     made = replace(judged, model_digest=training.model_digest)
-    tags = tags_of(made, night=night, workload=workload, train=train)
+    tags = tags_of(lineage_of(made, night=night, workload=workload, train=train))
     tags["refit_of"] = str(judged.number)
     with session(home) as client:
         run_id = own_run(home, client, judged.run_id)

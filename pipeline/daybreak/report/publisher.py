@@ -9,6 +9,7 @@ and `var/shown.txt` the tip of the ledger that was shown.
 """
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,10 +23,11 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import sentence
 from daybreak.contract.record_parts import Event
 from daybreak.contract.record_types import Night, Release, ServedDays, Verdict, Version
+from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.gate import served_notices
 from daybreak.registry import aliases, description
 from daybreak.registry import approval as approvals
-from daybreak.report import notifier, outcome
+from daybreak.report import notifier, outcome, standing
 from daybreak.rollout import ledger_copy, night_events
 from daybreak.storage import branch, events, ledger, mlflow_client
 from daybreak.storage.home import Home
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHOWN = records.RUN / "shown.txt"  # digest of the verdict and the answer that MLflow shows
+SLICES = "slices.json"  # table of the night's run in MLflow: scores by slice, with their intervals
 WATCH = "daybreak watch tries again"
 NEXT = "the next stage and daybreak watch try again"
 TOLD_WITHIN = timedelta(days=1)  # of a commit whose process was killed before it was shown
@@ -247,6 +250,11 @@ def _show_report(home: Home, folder: Path, commit: str = "") -> None:
         else:
             run_id = mlflow_client.find_or_make_run(home, client, entry.night.id)
         client.log_text(run_id, copy, path.name)
+        if entry.evaluation:
+            shown = standing.table(standing.standing(entry.evaluation, read_scores(folder / SCORES)))
+            client.log_text(run_id, json.dumps(shown), SLICES)
+            tables = json.dumps([{"path": SLICES, "type": "table"}])
+            client.set_tag(run_id, "mlflow.loggedArtifacts", tables)  # as `log_table`, which would append
         if verdict and (drawn := figures.effect(verdict, verdict.margin)):
             client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
         if version and commit:

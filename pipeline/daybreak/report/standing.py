@@ -91,6 +91,34 @@ def standing(evaluation: Evaluation, columns: Mapping[str, NDArray[Any]] | None 
     )
 
 
+def table(standing: Standing) -> dict[str, list[Any]]:
+    """Returns all samples and each slice with their intervals, as pandas reads a table with orient=split."""
+    rows = [row for row in (standing.overall, *standing.slices) if row]
+    parts = ("challenger", "champion", "difference")
+    columns = [f"{part}{end}" for part in parts for end in ("", "_low", "_high")]
+    return {
+        "columns": ["slice", "num_samples", *columns],
+        "data": [
+            [
+                row.name,
+                row.num_samples,
+                *(
+                    value
+                    for score in (row.challenger, row.champion, row.difference)
+                    for value in (_cells(score) if score else (None,) * 3)
+                ),
+            ]
+            for row in rows
+        ],
+    }
+
+
+def _cells(score: MeanScore) -> list[float | None]:
+    """Returns a mean with its interval, None for what is not known or no finite number, as JSON has none."""
+    values = (score.value, score.low, score.high)
+    return [value if value is not None and np.isfinite(value) else None for value in values]
+
+
 def best_baseline(evaluation: Evaluation | None) -> float | None:
     """Returns the score of the best simple rule; None where there is none."""
     values = [

@@ -6,10 +6,11 @@ paragraph (daybreak/registry/description.py).
 """
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from daybreak.contract import formats, records
 from daybreak.contract.record_parts import Live
-from daybreak.contract.record_types import Evaluation, Verdict, Version
+from daybreak.contract.record_types import Evaluation, Night, Verdict, Version
 from daybreak.prediction import scorecard
 from daybreak.registry import aliases
 from daybreak.registry import approval as approvals
@@ -20,6 +21,9 @@ from daybreak.report.summary import Summary, summarize
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.storage.mlflow_client import own_run, session
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
 
 BUTTON = (
     "MLflow's own button *Promote model* copies this version to another registered model. It promotes "
@@ -38,12 +42,9 @@ def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
         not answer.approved if answer else over if verdict.approve_until else verdict.action == "reject"
     )
     tags = {"verdict": verdict.action, "approval": approvals.words(verdict, answer, over=over)}
-    if answer and answer.approved:
-        tags |= {"approved_by": answer.by, "approval_reason": answer.reason}
     with session(home) as client:
         registered = aliases.existing(client, version.name, version.number)
-        made_of = {name: registered.tags[name] for name in _MADE_OF if registered.tags.get(name)}
-        text = described(entry, made_of, over=over)
+        text = described(entry, _made_of(entry, version, registered.tags.get("recipe", "")), over=over)
         client.update_model_version(version.name, str(version.number), description=text)
         given = {name: value for name, value in tags.items() if value}
         aliases.tag(client, version.name, version.number, **given)
@@ -51,22 +52,34 @@ def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
             aliases.reject(client, version.name, version.number)
         run_id = own_run(home, client, version.run_id)
         client.set_tag(run_id, "verdict", verdict.action)
+        if metrics := _effect(verdict, entry.night):
+            client.log_batch(run_id, metrics=metrics)
         client.log_text(run_id, records.dumps(verdict), "records/verdict.json")
         if answer:
             client.log_text(run_id, records.dumps(answer), "records/approval.json")
 
 
-_MADE_OF = {
-    "night": "night",
-    "day": "day",
-    "code_commit": "code commit",
-    "data_digest": "training arrays",
-    "dvc_lock": "dvc.lock",
-    "model_digest": "model",
-    "recipe": "recipe",
-    "source": "source of the workload",
-    "daybreak": "source of Daybreak",
-}
+def _made_of(entry: Entry, version: Version, recipe: str) -> dict[str, str]:
+    made_of = {
+        "night": entry.night.id,
+        "day": str(entry.night.day),
+        "code commit": entry.night.code_commit,
+        "training arrays": version.data_digest,
+        "model": version.model_digest,
+        "recipe": recipe,
+    }
+    return {name: value for name, value in made_of.items() if value}
+
+
+def _effect(verdict: Verdict, night: Night) -> "list[Metric]":
+    """Returns the effect that was judged, with its interval, as metrics by which MLflow compares runs."""
+    from mlflow.entities import Metric
+
+    if verdict.effect is None:
+        return []
+    stamp = int(night.started_at.timestamp() * 1000)  # the same when logged again
+    ends = {"": verdict.effect.mean, "_low": verdict.effect.low, "_high": verdict.effect.high}
+    return [Metric(f"effect{end}", value, stamp, 0) for end, value in ends.items() if value is not None]
 
 
 def described(entry: Entry, made_of: Mapping[str, str], *, over: bool = False) -> str:
@@ -74,7 +87,7 @@ def described(entry: Entry, made_of: Mapping[str, str], *, over: bool = False) -
 
     Args:
         entry: the night, with its version and verdict.
-        made_of: tags of the version on its origin.
+        made_of: origin of the version, by the words that the page shows.
         over: nobody can answer any more.
     """
     assert entry.version and entry.verdict
@@ -159,9 +172,7 @@ def _evidence(entry: Entry, verdict: Verdict, summary: Summary, made_of: Mapping
             f"Data: {entry.dataset.num_samples:,} training samples, {entry.dataset.first_day} to "
             f"{entry.dataset.last_day}."
         )
-    yield table(
-        ["made of", ""], [[_MADE_OF.get(name, name), _code(value)] for name, value in made_of.items()]
-    )
+    yield table(["made of", ""], [[plain(name), _code(value)] for name, value in made_of.items()])
 
 
 def _of_training(entry: Entry) -> Iterable[str]:

@@ -11,7 +11,7 @@ from daybreak.contract.record_types import Approval, Champion, Events, Night, Re
 from daybreak.contract.sections import TrainParams, WorkloadPlug
 from daybreak.registry import aliases
 from daybreak.registry import approval as approvals
-from daybreak.registry.lineage import tags_of
+from daybreak.registry.lineage import lineage_of
 from daybreak.rollout import night_events, saga
 from daybreak.rollout.targets import release_targets
 from daybreak.storage import events, ledger
@@ -54,7 +54,7 @@ def promote(
         files_digest=version.files_digest,
         files=version.files,
         night=night.id,
-        lineage=tags_of(version, night=night, workload=workload, train=train),
+        lineage=lineage_of(version, night=night, workload=workload, train=train),
     )
 
     def commit_promotion() -> str:
