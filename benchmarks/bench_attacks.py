@@ -26,9 +26,9 @@ After = Literal["code", "secret", "verdict", "night"]
 MOST_MB = 4000.0  # of a test, with a dozen processes that have imported torch
 SLOW = (
     "tests/dags/",
-    "tests/serving/test_router.py",
-    "tests/serving/test_connections.py",
-    "tests/serving/test_server.py",
+    "tests/extensions/router/test_router.py",
+    "tests/extensions/router/test_connections.py",
+    "tests/extensions/router/test_server.py",
 )
 
 
@@ -50,10 +50,10 @@ WORDS, PAGES = "tests/security/test_words.py::test_", "tests/security/test_pages
 FILES, ARCHIVES = "tests/security/test_files.py::test_", "tests/security/test_archives.py::test_"
 QUERIES, PARAMS = "tests/security/test_queries.py::test_", "tests/security/test_params.py::test_"
 VERSIONS, TAMPER = "tests/security/test_versions.py::test_", "tests/security/test_tampered.py::test_"
-CONNECTIONS, COMPOSE = "tests/serving/test_connections.py::test_", "tests/test_compose.py::test_"
+CONNECTIONS, COMPOSE = "tests/extensions/router/test_connections.py::test_", "tests/test_compose.py::test_"
 ERASURES = "tests/storage/test_erasures.py::test_"
 ENVIRONMENT = "tests/contract/test_environment.py::test_"
-CODE, ROUTER = "tests/registry/test_carried_code.py::test_", "tests/serving/test_router.py::test_"
+CODE, ROUTER = "tests/registry/test_carried_code.py::test_", "tests/extensions/router/test_router.py::test_"
 
 ATTACKS = [
     # By who may write to MLflow's store.
@@ -567,7 +567,7 @@ ATTACKS = [
         "a canary through the router",
         "secret",
         "no answer, log or file has it",
-        "tests/serving/test_server.py::test_no_secret_of_the_router_is_in_its_answers_its_log_or_its_home",
+        "tests/extensions/router/test_server.py::test_no_secret_of_the_router_is_in_its_answers_its_log_or_its_home",
     ),
     # By who holds one service of compose.yaml.
     Attack(
@@ -616,7 +616,7 @@ ATTACKS = [
         "a page of a stranger asks a router on loopback",
         "verdict",
         "names of Host and Origin",
-        "tests/serving/test_router.py::test_a_page_of_a_stranger_asks_nothing_by_a_name_that_leads_here",
+        "tests/extensions/router/test_router.py::test_a_page_of_a_stranger_asks_nothing_by_a_name_that_leads_here",
     ),
     # By what a connection to the router sends, without a token.
     *(
@@ -624,7 +624,7 @@ ATTACKS = [
             f"one connection sends without end: {what}",
             "night",
             "bytes, headers and requests are counted",
-            "tests/serving/test_connection_bytes.py::"
+            "tests/extensions/router/test_connection_bytes.py::"
             f"test_whoever_sends_without_end_is_refused_and_nothing_is_kept[{what}]",
         )
         for what in ("trailers", "a long trailer", "a long header", "headers", "requests", "extensions")
@@ -738,7 +738,7 @@ ATTACKS = [
         "scripts of a stranger in the router's page",
         "secret",
         "the page loads nothing",
-        "tests/serving/test_router.py::test_the_page_of_what_may_be_asked_loads_nothing",
+        "tests/extensions/router/test_router.py::test_the_page_of_what_may_be_asked_loads_nothing",
     ),
     Attack(
         "GIT_DIR leads to another repository",

@@ -40,9 +40,9 @@ from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.conftest import make_repository
+from tests.extensions.router.moves import pass_time
+from tests.extensions.router.running import until
 from tests.rollout.test_prune import put_folder
-from tests.serving.moves import pass_time
-from tests.serving.running import until
 from tests.toy.nights import FIRST, OWN, PARAMS, make_model, make_night, make_version
 from tests.toy.stages import close_night, judge_night, promote_night
 

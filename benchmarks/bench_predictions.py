@@ -42,9 +42,9 @@ from daybreak.serving.version_worker import predict_rows
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.conftest import make_repository
+from tests.extensions.router.homes import add_version
 from tests.fakes import ScriptedBackend
 from tests.minimal_records import promotion
-from tests.serving.homes import add_version
 from tests.toy.nights import FIRST, PARAMS, make_night
 from tests.toy.own.card_payments import Payments
 from tests.workloads.payments import rows_of, trained

@@ -41,7 +41,7 @@ from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.conftest import make_repository
 from tests.examples.arrays import make_shop, write
-from tests.serving.homes import add_version
+from tests.extensions.router.homes import add_version
 from tests.toy.nights import PARAMS
 
 CONNECTIONS = (1, 8, 64)

@@ -441,7 +441,6 @@ ELSEWHERE = {
     "jobs/test_recipe.py",  # the recipe as the launcher writes it
     "jobs/test_trials.py",  # nights that try a machine, on the simulated cloud
 }
-ROUTER = "serving"  # has those of the router too, which share a home
 
 
 def test_a_test_that_is_named_after_a_module_lies_in_its_room() -> None:
@@ -453,10 +452,6 @@ def test_a_test_that_is_named_after_a_module_lies_in_its_room() -> None:
     tests = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
     of_rooms = [path for path in tests if len(path.parts) > 1 and path.parts[0] not in NO_ROOMS]
     assert {path.parts[0] for path in of_rooms} <= {path.name for path in house.iterdir()}
-    wrong = {
-        str(path)
-        for path in of_rooms
-        if path.parts[0] != ROUTER and path.parent not in rooms.get(path.stem[5:], {path.parent})
-    }
+    wrong = {str(path) for path in of_rooms if path.parent not in rooms.get(path.stem[5:], {path.parent})}
     assert len(of_rooms) > 200
     assert wrong == ELSEWHERE

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from daybreak.contract.record_types import Evaluation, Refit, Release, Verdict, Version
 from tests.dags.servers import IDENTITY
-from tests.serving.running import until
+from tests.extensions.router.running import until
 from tests.test_own_data import ROOT, SMALL, of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -237,7 +237,7 @@ def test_the_router_of_make_up_serves_the_home(home: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*Any type hint:UserWarning")  # MLflow's, where a model is loaded
 def test_model_file_and_trainer_give_the_same_numbers(home: Path) -> None:
-    """By MLflow's own client and by `predict`, of the held-out rows; tests/serving has the router."""
+    """By MLflow's own client and by `predict`, of the held-out rows; tests of the router have the rest."""
     import mlflow
     import pandas as pd
 

@@ -19,9 +19,9 @@ from daybreak.storage import erasures
 from daybreak.storage.home import Home
 from tests.conftest import make_repository
 from tests.extensions.erasure import homes
-from tests.serving.conftest import live_in
-from tests.serving.homes import add_version
-from tests.serving.test_predict import expected
+from tests.extensions.router.conftest import live_in
+from tests.extensions.router.homes import add_version
+from tests.extensions.router.test_answers import expected
 from tests.toy.nights import PARAMS
 from tests.workloads.payments import rows_of, trained
 

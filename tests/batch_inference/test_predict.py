@@ -30,10 +30,10 @@ from daybreak.rollout import night_events
 from daybreak.serving.version_process import VersionProcess
 from daybreak.storage import branch, events, ledger, ledger_notes
 from daybreak.storage.home import Home
+from tests.extensions.router.conftest import live_in
+from tests.extensions.router.test_answers import USE, expected, home_of_rows  # noqa: F401  the fixture
 from tests.minimal_records import promotion
 from tests.postgres import postgresql
-from tests.serving.conftest import live_in
-from tests.serving.test_predict import USE, expected, home_of_rows  # noqa: F401  the fixture
 from tests.workloads.payments import rows_of
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21

@@ -24,8 +24,8 @@ from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import find_or_make_experiment, session
 from daybreak.workloads.served_rows import as_records
 from tests.conftest import make_repository
-from tests.serving.conftest import live_in
-from tests.serving.running import running
+from tests.extensions.router.conftest import live_in
+from tests.extensions.router.running import running
 from tests.toy.nights import PARAMS, make_night
 from tests.toy.stages import judge_night, promote_night, serving
 from tests.workloads.payments import prepared, rows_of, trained

@@ -15,7 +15,7 @@ import pytest
 from daybreak.contract.code_path import PASSED_ON
 from daybreak.registry import confined
 from tests.conftest import ROOT
-from tests.serving.running import has_ended, until
+from tests.extensions.router.running import has_ended, until
 
 SCRIPT = """\
 import json, os, socket, sys, tempfile

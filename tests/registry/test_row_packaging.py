@@ -23,8 +23,8 @@ from daybreak.registry import carried_code
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from tests.conftest import make_repository
-from tests.serving.conftest import live_in
-from tests.serving.homes import add_version
+from tests.extensions.router.conftest import live_in
+from tests.extensions.router.homes import add_version
 from tests.toy.nights import PARAMS
 from tests.toy.stages import evaluate_night
 from tests.workloads.payments import rows_of, trained

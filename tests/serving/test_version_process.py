@@ -20,7 +20,7 @@ from daybreak.registry import carried_code, host
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.recorded import case_of
 from daybreak.serving.version_process import VersionProcess
-from tests.serving.running import has_ended, until
+from tests.extensions.router.running import has_ended, until
 from tests.toy.nights import FIRST, make_arrays, make_model
 
 pytestmark = [pytest.mark.slow]

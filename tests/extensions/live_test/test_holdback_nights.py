@@ -22,8 +22,8 @@ from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import Traffic
 from tests.extensions.live_test.test_live_test import held_back
-from tests.serving.moves import pass_time
-from tests.serving.running import running, until
+from tests.extensions.router.moves import pass_time
+from tests.extensions.router.running import running, until
 from tests.statistics.streams import Model, exposures, users
 from tests.toy.nights import make_night
 from tests.toy.stages import judge_night, promote_night

@@ -24,9 +24,9 @@ from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.workloads.served_rows import as_records
 from tests.extensions.live_test.test_live_test import held_back
-from tests.serving.homes import add_version
-from tests.serving.moves import pass_time
-from tests.serving.running import running, until
+from tests.extensions.router.homes import add_version
+from tests.extensions.router.moves import pass_time
+from tests.extensions.router.running import running, until
 from tests.statistics.streams import exposures, users
 from tests.toy.nights import PARAMS, halfway, make_night
 from tests.toy.stages import evaluate_night, gate_night, promote_night, register_night

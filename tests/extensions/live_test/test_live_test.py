@@ -32,8 +32,8 @@ from daybreak.storage.home import Home
 from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import TrafficRow
-from tests.serving.moves import pass_time
-from tests.serving.running import running, until
+from tests.extensions.router.moves import pass_time
+from tests.extensions.router.running import running, until
 from tests.statistics.streams import Model, exposures, users
 from tests.toy.nights import PARAMS, halfway, make_night
 from tests.toy.stages import close_night, evaluate_night, gate_night, promote_night, register_night

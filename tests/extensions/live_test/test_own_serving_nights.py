@@ -24,8 +24,8 @@ from daybreak.gate import watch
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.extensions.live_test.test_live_test import begin, over
-from tests.serving.moves import pass_time
-from tests.serving.running import running
+from tests.extensions.router.moves import pass_time
+from tests.extensions.router.running import running
 from tests.test_docs import FENCE, ROOT
 from tests.toy.nights import PARAMS, halfway
 from tests.toy.stages import gate_night, promote_night

@@ -18,7 +18,7 @@ from daybreak.statistics.assignment import place, slot_of
 from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import SlotTest, Traffic, holdback_name
-from tests.serving.moves import pass_time
+from tests.extensions.router.moves import pass_time
 from tests.statistics.streams import Model, exposures, users
 
 OLD = SlotTest(challenger=3, experiment="2025-01-11", share=0.5, slot=1)

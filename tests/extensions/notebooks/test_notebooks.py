@@ -14,7 +14,7 @@ from daybreak.contract.record_types import Evaluation
 from daybreak.extensions.notebooks import opened
 from tests.architecture import ROOT
 from tests.conftest import make_repository
-from tests.serving.test_predict import TODAY, USE, expected, home_of_rows  # noqa: F401  the fixture
+from tests.extensions.router.test_answers import TODAY, USE, expected, home_of_rows  # noqa: F401  the fixture
 from tests.storage.ledgers import import_nights
 from tests.toy.own.card_payments import PastPayments
 from tests.workloads.payments import rows_of

@@ -10,7 +10,7 @@ import uvicorn
 from daybreak.extensions.pages import night_pages
 from daybreak.extensions.router import server
 from daybreak.extensions.router.settings import RouterParams
-from tests.serving.running import until
+from tests.extensions.router.running import until
 
 
 @contextlib.contextmanager

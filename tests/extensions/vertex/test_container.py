@@ -8,7 +8,7 @@ from uvicorn.server import ServerState
 
 from daybreak.extensions.router.connections import MAX_CONNECTIONS, MAX_HEADER_BYTES
 from daybreak.extensions.vertex import container
-from tests.serving.test_connection_bytes import Sent, waits_for_ever
+from tests.extensions.router.test_connection_bytes import Sent, waits_for_ever
 
 
 def test_a_container_has_the_routers_limits_but_not_for_the_one_address_that_asks() -> None:

@@ -20,7 +20,7 @@ from daybreak.extensions.router import model_manager
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
 from daybreak.storage.exposures import Exposure
 from daybreak.storage.traffic_log import Log
-from tests.serving.running import Running, running, until
+from tests.extensions.router.running import Running, running, until
 
 pytestmark = [pytest.mark.slow]
 EXPERIMENT = "2025-01-12"

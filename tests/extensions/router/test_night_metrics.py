@@ -23,11 +23,11 @@ from daybreak.extensions.router.prometheus import Together
 from daybreak.rollout import night_events
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
+from tests.extensions.router.running import Running, until
 from tests.minimal_records import minimal_training, promotion
-from tests.serving.running import Running, until
 from tests.toy.nights import make_night
 
-MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
+MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
 PROMETHEUS = shutil.which("prometheus")
 
 

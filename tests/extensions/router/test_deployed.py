@@ -75,7 +75,7 @@ def make_version(folder: Path) -> Path:
     make_model(model, 0.5, last_day=FIRST)
     archive = folder / "version" / carried_code.CODE / carried_code.ARCHIVE
     archive.parent.mkdir()
-    carried_code.pack({"toy.py": Path(__file__).parents[1] / "toy" / "own" / "toy.py"}, archive)
+    carried_code.pack({"toy.py": Path(__file__).parents[2] / "toy" / "own" / "toy.py"}, archive)
     make_arrays(folder / "arrays", FIRST)
     return folder
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from daybreak.extensions.router import connections
 from daybreak.extensions.router.connections import MAX_HEADER_BYTES, Connections
 from daybreak.extensions.router.settings import RouterParams
-from tests.serving.running import Running, running, until
+from tests.extensions.router.running import Running, running, until
 
 HALF = b"POST /recommend HTTP/1.1\r\nHost: router\r\nX-"
 ELSEWHERE = "127.0.0.2"  # an address of loopback that nobody else connects from

@@ -20,8 +20,8 @@ from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import Log, open_log
-from tests.serving.homes import add_version
-from tests.serving.running import running
+from tests.extensions.router.homes import add_version
+from tests.extensions.router.running import running
 from tests.toy.nights import PARAMS
 
 ANY = MlflowClient.__new__(MlflowClient)  # never asked here

@@ -22,9 +22,9 @@ from daybreak.storage.traffic_database import EXPOSURES, KEPT_ROWS, PREDICTIONS
 from daybreak.storage.traffic_log import Log
 from daybreak.workloads.served_rows import as_records
 from tests.conftest import make_repository
-from tests.serving.conftest import live_in
-from tests.serving.homes import add_version
-from tests.serving.running import Running, running, until
+from tests.extensions.router.conftest import live_in
+from tests.extensions.router.homes import add_version
+from tests.extensions.router.running import Running, running, until
 from tests.toy.nights import PARAMS
 from tests.toy.own.card_payments import Payments
 from tests.workloads.payments import rows_of, trained

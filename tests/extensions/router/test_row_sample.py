@@ -22,11 +22,11 @@ from daybreak.storage.exposures import Exposure
 from daybreak.storage.home import Home
 from daybreak.storage.kept_rows import KeptRows, place_of
 from daybreak.storage.traffic_log import Log, open_log
-from tests.serving.conftest import live_in
-from tests.serving.running import running, until
-from tests.serving.test_log import postgres  # noqa: F401  the fixture
-from tests.serving.test_predict import ROW, home_of_rows  # noqa: F401  the fixture
-from tests.serving.test_server import started
+from tests.extensions.router.conftest import live_in
+from tests.extensions.router.running import running, until
+from tests.extensions.router.test_answers import ROW, home_of_rows  # noqa: F401  the fixture
+from tests.extensions.router.test_server import started
+from tests.storage.test_traffic_log import postgres  # noqa: F401  the fixture
 from tests.toy.nights import PARAMS
 from tests.toy.own.card_payments import Payments
 

@@ -13,7 +13,7 @@ from daybreak.storage.home import Home
 from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import Log
 from daybreak.storage.traffic_row import SlotTest, Traffic
-from tests.serving.running import Running, until
+from tests.extensions.router.running import Running, until
 
 UNITS = [f"{number:016x}" for number in range(2000)]
 OLD = SlotTest(challenger=3, experiment="2025-01-11", share=0.5, slot=1)

@@ -9,20 +9,14 @@ from mlflow import MlflowClient
 
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
-from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import Traffic
 from tests.conftest import make_repository
-from tests.serving.homes import add_version
-from tests.serving.running import Running, running, until
+from tests.extensions.router.homes import add_version
+from tests.extensions.router.running import Running, running, until
+from tests.storage.conftest import log
 from tests.toy.nights import PARAMS
 
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    """A log of its own."""
-    opened = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
-    yield opened
-    opened.close()
+__all__ = ["home", "home_of_all", "live_in", "log", "router"]
 
 
 @pytest.fixture(scope="session")

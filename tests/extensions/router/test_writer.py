@@ -14,7 +14,7 @@ from daybreak.extensions.router import writer
 from daybreak.extensions.router.writer import Writer
 from daybreak.storage.exposures import Outcome
 from daybreak.storage.traffic_log import open_log
-from tests.serving.test_log import exposure
+from tests.storage.test_traffic_log import exposure
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

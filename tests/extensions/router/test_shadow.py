@@ -10,7 +10,7 @@ from daybreak.extensions.router import shadow
 from daybreak.extensions.router.shadow import difference
 from daybreak.storage.exposures import ShadowedExposure
 from daybreak.storage.traffic_row import Traffic
-from tests.serving.running import Running, running, until
+from tests.extensions.router.running import Running, running, until
 
 EXPERIMENT = "a night in the shadow"
 SHADOW = LiveTestParams(shadow=1.0)

@@ -17,10 +17,10 @@ from daybreak import cli
 from daybreak.extensions.router import server
 from daybreak.storage.traffic_log import open_log
 from tests.evaluation.test_smoke_test import places_of
-from tests.serving.running import until
+from tests.extensions.router.running import until
 from tests.toy.nights import OWN
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CANARY = "-".join(("canary", "1701", "router"))  # in no file: a version carries the code of its tests
 
 

@@ -9,7 +9,7 @@ from daybreak.extensions.router.assigner import Assigner
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION
 from daybreak.storage.traffic_log import Log
 from daybreak.storage.traffic_row import Traffic
-from tests.serving.running import Running, until
+from tests.extensions.router.running import Running, until
 
 EXPERIMENT = "2025-01-12"
 USERS = [f"u{number}" for number in range(100, 160)]

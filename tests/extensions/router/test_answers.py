@@ -29,10 +29,10 @@ from daybreak.statistics.assignment import CHALLENGER, arm_of
 from daybreak.storage.traffic_log import Log
 from daybreak.workloads.served_rows import as_records
 from tests.conftest import make_repository
-from tests.serving.conftest import live_in
-from tests.serving.homes import add_version
-from tests.serving.running import Running, running, until
-from tests.serving.test_router import kept, move
+from tests.extensions.router.conftest import live_in
+from tests.extensions.router.homes import add_version
+from tests.extensions.router.running import Running, running, until
+from tests.extensions.router.test_router import kept, move
 from tests.toy.nights import PARAMS, files_of_version
 from tests.toy.own.card_payments import PastPayments
 from tests.workloads.payments import rows_of, trained
