@@ -8,7 +8,7 @@ import pytest
 from daybreak.data.partitions import partitions
 from daybreak.evaluation import own_predictions
 from daybreak.storage.home import Home
-from tests.serving.test_predict import home_of_rows, live_in  # noqa: F401  the fixture
+from tests.extensions.router.test_answers import home_of_rows, live_in  # noqa: F401  the fixture
 from tests.toy.nights import files_of_version
 from tests.toy.own.card_payments import PastPayments
 
