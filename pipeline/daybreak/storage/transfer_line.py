@@ -28,9 +28,22 @@ def transfer_line(
         num_bytes: its bytes; 0 where they are not known.
         measure: returns the bytes that have arrived by now, where no part is told of.
     """
-    from tqdm import tqdm
+    began = time.monotonic()
+    if sys.stderr.isatty():
+        with _drawn(what, num_bytes, measure) as arrived:
+            yield arrived
+    else:
+        yield lambda _: None
+    took_s = time.monotonic() - began
+    if took_s >= LOGGED_S:
+        log.info("%s: %s%s", what, f"{size(num_bytes)} in " if num_bytes else "", duration(took_s))
 
-    began, form = time.monotonic(), None if num_bytes else COUNTED if measure else TIMED
+
+@contextlib.contextmanager
+def _drawn(what: str, num_bytes: int, measure: Callable[[], int] | None) -> Iterator[Callable[[int], object]]:
+    from tqdm import tqdm  # here, as rented machines have no terminal, and their image has no tqdm
+
+    form = None if num_bytes else COUNTED if measure else TIMED
     with tqdm(
         total=num_bytes or None,
         desc=what,
@@ -38,7 +51,6 @@ def transfer_line(
         unit="B",
         unit_scale=True,
         leave=False,
-        disable=None,
         file=sys.stderr,
     ) as line:
         done = threading.Event()
@@ -49,14 +61,9 @@ def transfer_line(
                 line.refresh()
 
         follower = threading.Thread(target=follow, daemon=True)
-        if not line.disable:
-            follower.start()
+        follower.start()
         try:
             yield line.update
         finally:
             done.set()
-            if not line.disable:
-                follower.join()
-    took_s = time.monotonic() - began
-    if took_s >= LOGGED_S:
-        log.info("%s: %s%s", what, f"{size(num_bytes)} in " if num_bytes else "", duration(took_s))
+            follower.join()
