@@ -77,7 +77,8 @@ def _effect(verdict: Verdict, night: Night) -> "list[Metric]":
 
     if verdict.effect is None:
         return []
-    stamp = int(night.started_at.timestamp() * 1000)  # the same when logged again
+    at = verdict.decided_at or night.started_at  # the same when shown again, later when judged again
+    stamp = int(at.timestamp() * 1000)
     ends = {"": verdict.effect.mean, "_low": verdict.effect.low, "_high": verdict.effect.high}
     return [Metric(f"effect{end}", value, stamp, 0) for end, value in ends.items() if value is not None]
 
