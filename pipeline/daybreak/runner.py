@@ -171,8 +171,8 @@ def _until_done(home: Home, name: str, given: dict[str, object]) -> Record | Non
 
     columns = BarColumn(bar_width=30), TextColumn("{task.description}", markup=False)
     console, last = Console(stderr=True), ""
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        bar = shown.add_task("", total=1.0, visible=False)
+    shown = Progress(*columns, console=console, transient=True)
+    with contextlib.ExitStack() as drawn:
         while True:
             try:
                 return run(home, name, **given)
@@ -182,7 +182,10 @@ def _until_done(home: Home, name: str, given: dict[str, object]) -> Record | Non
                 elif pending.share is None or not console.is_terminal:
                     log.info("%s", pending)
                 else:
-                    shown.update(bar, completed=pending.share, description=str(pending), visible=True)
+                    if not shown.tasks:  # until then, what the first call transfers has the line
+                        drawn.enter_context(shown)
+                        shown.add_task("", total=1.0)
+                    shown.update(shown.tasks[0].id, completed=pending.share, description=str(pending))
                 last = str(pending)
                 time.sleep(pending.again_s or CALL_AGAIN_S)
 

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from daybreak.storage import transfer_line as lines
 from daybreak.storage.transfer_line import transfer_line
@@ -46,3 +48,11 @@ def test_a_log_has_a_transfer_once_it_is_done_if_it_took_long(
         pass
     assert [message.partition(" in ")[0] for message in caplog.messages] == ["fetch files: 4 kB"]
     assert capfd.readouterr() == ("", "")
+
+
+def test_where_the_bar_of_a_waiting_stage_is_drawn_no_line_is() -> None:
+    with terminal() as screen:
+        console = Console(stderr=True, force_terminal=True)
+        with Progress(console=console, transient=True), transfer_line("fetch files", num_bytes=4000):
+            pass
+        assert "fetch files" not in screen()

@@ -29,7 +29,7 @@ def transfer_line(
         measure: returns the bytes that have arrived by now, where no part is told of.
     """
     began = time.monotonic()
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not _has_bar():
         with _drawn(what, num_bytes, measure) as arrived:
             yield arrived
     else:
@@ -37,6 +37,12 @@ def transfer_line(
     took_s = time.monotonic() - began
     if took_s >= LOGGED_S:
         log.info("%s: %s%s", what, f"{size(num_bytes)} in " if num_bytes else "", duration(took_s))
+
+
+def _has_bar() -> bool:
+    """Returns whether the bar of a stage that waits is on the terminal, which has every line go above it."""
+    rich = sys.modules.get("rich.file_proxy")
+    return rich is not None and isinstance(sys.stderr, rich.FileProxy)
 
 
 @contextlib.contextmanager
