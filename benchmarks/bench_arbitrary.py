@@ -209,13 +209,14 @@ class Planner:
         )
         before = bench_throughput.after((), self.priors)
         plain_s = at(self.profile, machine, measured=self.at_hand, setting=setting, known=before).seconds
+        roofline = self.priors.roofline
         self.past.append(
             PastUpdateTime(
                 machine=name,
                 device=machine.device,
                 measured_here=machine is self.at_hand,
                 setting=setting,
-                update=by_profile(self.profile, machine, measured=self.at_hand),
+                update=by_profile(self.profile, machine, measured=self.at_hand, roofline=roofline),
                 ratio=measured(self.app)[way] / plain_s,
             )
         )

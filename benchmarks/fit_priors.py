@@ -113,7 +113,7 @@ def fitted(cell: Cell, priors: Priors) -> StepTime:
 
 def learn(cells: Sequence[Cell]) -> Priors:
     """The priors of another laboratory, by the means of these cells and the variance between their own."""
-    priors = replace(shipped(), constants=UNINFORMED, residual=START, roofline=_roofline(cells))
+    priors = replace(shipped(), constants=UNINFORMED, residual=START, roofline=roofline_of(cells))
     for _ in range(ROUNDS):
         models = [fitted(cell, priors) for cell in cells]
         constants = _constants(cells, [model.constants for model in models], priors.roofline)
@@ -140,7 +140,7 @@ def between(means: np.ndarray, before: np.ndarray) -> np.ndarray:
     return variance
 
 
-def _roofline(cells: Sequence[Cell]) -> Roofline:
+def roofline_of(cells: Sequence[Cell]) -> Roofline:
     """How a pass scales between the devices of a laboratory, by steps on one of each.
 
     Deviations count by their size, not their square, as one network gains far more from tensor cores.

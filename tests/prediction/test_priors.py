@@ -3,6 +3,11 @@
 import json
 from importlib.resources import files
 
+import pytest
+
+from benchmarks.fit_priors import ALL_CELLS, roofline_of
+from benchmarks.frame import DATA
+from benchmarks.step_times import LABORATORY
 from daybreak.prediction.priors import NAMES, priors
 
 
@@ -24,3 +29,11 @@ def test_without_overlap_little_of_the_sum_is_hidden():
     plain, after = priors(), priors().without_overlap()
     assert after.constants.mean[place] < plain.constants.mean[place]
     assert after.constants.mean[:place] == plain.constants.mean[:place]
+
+
+@pytest.mark.skipif(not DATA.exists(), reason=f"the published measurements are not in {DATA}")
+@pytest.mark.parametrize("laboratory", ["Pollux", "Sia", "Gavel"])
+def test_how_a_pass_scales_between_gpus_is_much_the_same_without_any_one_laboratory(laboratory):
+    there = roofline_of([cell for cell in ALL_CELLS if LABORATORY[cell[1]] != laboratory])
+    assert there.even == pytest.approx(priors().roofline.even, rel=0.2)
+    assert there.power == pytest.approx(priors().roofline.power, abs=0.2)
