@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.record_types import Batch, Report
+from daybreak.contract.record_types import Batch, Distributions, Report
 from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data.day_figures import WINDOW
@@ -113,6 +114,18 @@ def test_an_unlike_day_is_held_until_a_person_accepts_it(here: Path) -> None:
     report = judge(TONIGHT, accepted_days=(TONIGHT,))
     assert any("price by its item is 1.5 times" in rule for rule in broken(report))
     assert (FIGURES / f"day={TONIGHT}.json").exists()
+
+
+def test_a_held_day_leaves_what_it_looks_like_beside_the_days_before(here: Path) -> None:
+    deliver(TONIGHT, times=1.5)
+    with pytest.raises(DataError):
+        judge(TONIGHT)
+    seen = records.read(Distributions, records.RUN)
+    assert [one.figure for one in seen.figures if not one.holds] == ["price by item"]
+    assert seen.before == tuple(TONIGHT - timedelta(weeks=ago) for ago in (4, 3, 2, 1))
+    item, price = seen.columns
+    assert sum(item.tonight) == pytest.approx(1) and len(item.values) == 13
+    assert price.tonight[-1] > 2 * price.before[-1]
 
 
 def test_a_day_that_drifts_is_held_until_a_person_accepts_it(here: Path) -> None:

@@ -8,12 +8,14 @@ import numpy as np
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import (
+    ColumnDistribution,
     ColumnUse,
     Differences,
     DifferingSamples,
     Drift,
     Epoch,
     Expectation,
+    FigureSeries,
     JobForecast,
     Line,
     MeasuredEffect,
@@ -30,6 +32,7 @@ from daybreak.contract.record_types import (
     Batch,
     Champion,
     Dataset,
+    Distributions,
     Evaluation,
     Night,
     Plan,
@@ -42,6 +45,7 @@ from daybreak.contract.record_types import (
 )
 from daybreak.storage.ledger import Entry
 
+ODD_NAME = "<b>Côte d'Ivoire</b> & more"
 START = datetime(2011, 11, 9, 3, 0, tzinfo=UTC)
 
 
@@ -357,6 +361,65 @@ def lay(entry: Entry, folder: Path, *, scores: bool = True, **errors: str) -> Pa
     for stage, text in errors.items():
         (run / f"{stage}.error").write_text(text)
     return folder
+
+
+def unlike(day: date = date(2011, 11, 8)) -> Distributions:
+    """Returns what a day looks like that has too many rows of a country with an odd name."""
+    days = tuple(day - timedelta(days=ago) for ago in range(27, -1, -1))
+    edges = tuple(float(edge) for edge in range(1, 20))
+    shares = tuple(number / 210 for number in range(20, 0, -1))
+    return Distributions(
+        day=day,
+        before=tuple(day - timedelta(days=7 * weeks) for weeks in (4, 3, 2, 1)),
+        label="bought",
+        drifted=("country",),
+        columns=(
+            ColumnDistribution(
+                column="country",
+                values=("Germany", ODD_NAME, "France"),
+                tonight=(0.4, 0.5, 0.1),
+                before=(0.8, 0.0, 0.2),
+                missing=(0.0, 0.0),
+                label_tonight=(0.1, None, 0.3),
+                label_before=(0.1, None, 0.2),
+            ),
+            ColumnDistribution(
+                column="price",
+                values=("below 1", *(f"{edge:g} to {edge + 1:g}" for edge in edges[:-1]), "19 and above"),
+                edges=edges,
+                tonight=shares,
+                before=shares[::-1],
+                missing=(0.03, 0.01),
+                label_tonight=shares,
+                label_before=(*shares[:-1], None),
+            ),
+        ),
+        left_out=("colour",),
+        figures=(
+            FigureSeries(
+                figure="new country",
+                column="",
+                words="country is new in 50 % of the rows, between 0 % and 2 % expected",
+                is_share=True,
+                holds=False,
+                days=days,
+                values=(*(0.01,) * 27, 0.5),
+                lows=(*(None,) * 20, *(0.0,) * 8),
+                highs=(*(None,) * 20, *(0.02,) * 8),
+            ),
+            FigureSeries(
+                figure="size price",
+                column="price",
+                words="price is 7 in the geometric mean, between 5 and 9 expected",
+                is_share=False,
+                holds=True,
+                days=days,
+                values=tuple(7 + number % 3 / 10 for number in range(28)),
+                lows=(5.0,) * 28,
+                highs=(9.0,) * 28,
+            ),
+        ),
+    )
 
 
 def _scores(evaluation: Evaluation) -> np.ndarray:

@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from daybreak.contract import records
 from daybreak.report.page import write
 from daybreak.storage.home import Home
 from tests.browser import chromium, look
 from tests.dags.servers import keep
-from tests.report.nights import lay, only, sixty, whole
+from tests.report.nights import ODD_NAME, lay, only, sixty, unlike, whole
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -40,13 +42,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     until = waiting.night.decide_until - timedelta(hours=1)
     waiting = replace(waiting, verdict=replace(waiting.verdict, inconclusive=True, approve_until=until))
     stopped = "6.2 % of 2,478 rows are quarantined, more than 5 %; look at price"
+
+    def with_looks(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        records.write(unlike(), folder / records.RUN)
+        return folder
+
     with at_home.context():
         made = {
-            "promoted": write(Home.here(), lay(promoted, tmp_path_factory.mktemp("promoted")), []),
+            "promoted": write(Home.here(), lay(promoted, with_looks("promoted")), []),
             "waits": write(Home.here(), lay(waiting, tmp_path_factory.mktemp("waits")), sixty()[1:]),
             "failed": write(
                 Home.here(),
-                lay(only(whole(), "batch", "champion"), tmp_path_factory.mktemp("failed"), validate=stopped),
+                lay(only(whole(), "batch", "champion"), with_looks("failed"), validate=stopped),
                 [],
             ),
         }
@@ -100,4 +108,14 @@ def test_a_rounded_figure_shows_the_whole_one_under_the_pointer(
     view.goto(pages["promoted"])
     assert view.locator(".effect data").first.get_attribute("title") == "0.0142"
     assert view.locator(".facts dd").nth(1).get_attribute("title") not in (None, "", "$0.45")
+    view.close()
+
+
+def test_a_held_day_shows_what_held_it_without_a_click(browser: "Browser", pages: dict[str, str]) -> None:
+    view = browser.new_page(viewport={"width": 390, "height": 900})
+    view.goto(pages["failed"])
+    held = view.get_by_role("region", name="What held the day")
+    assert [chart.is_visible() for chart in held.get_by_role("img").all()] == [True, True]
+    held.get_by_text("Table").last.click()
+    assert held.get_by_role("row", name=ODD_NAME).inner_text().split("\t")[1:3] == ["50 %", "0 %"]
     view.close()

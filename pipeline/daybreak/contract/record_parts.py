@@ -76,6 +76,38 @@ class Trend(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnDistribution(Record):
+    """How often a column has each value, or a number in each range, tonight and on the days before.
+
+    Shares are of the rows that have a value. The label's mean is None where too few rows have one.
+    """
+
+    column: str
+    values: tuple[str, ...]  # single values, or ranges of numbers: "2 to 3"
+    edges: tuple[float, ...] = ()  # between the ranges, one fewer than there are; none of single values
+    tonight: tuple[float, ...]
+    before: tuple[float, ...]  # none where there was no value
+    missing: tuple[float, float]  # share of the rows without a value, tonight and before
+    label_tonight: tuple[float | None, ...] = ()  # its mean for each value; none where it is not known yet
+    label_before: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureSeries(Record):
+    """A figure of each of the last days, and the limits that the days before each one give it."""
+
+    figure: str
+    column: str  # that it is shown with; "" where it is of the day as a whole, or outside its limits
+    words: str  # of tonight's value and limits
+    is_share: bool
+    holds: bool  # tonight
+    days: tuple[date, ...]
+    values: tuple[float, ...]
+    lows: tuple[float | None, ...]  # None where too few days were known
+    highs: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Line(Record):
     """`fixed + per_sample * batch`, each with the half-width of its 90 % interval."""
 

@@ -14,12 +14,14 @@ from daybreak.contract.record_parts import (
     EVERY_UPDATE,
     Chain,
     Check,
+    ColumnDistribution,
     Differences,
     Drift,
     Epoch,
     Erasure,
     Event,
     Expectation,
+    FigureSeries,
     JobForecast,
     Judged,
     Line,
@@ -107,6 +109,22 @@ class Report(Record):
     drift: tuple[Drift, ...]
     digest: str  # of data/clean, all days
     trends: tuple[Trend, ...] = ()  # slow drift
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distributions(Record):
+    """What the day looks like beside the days before, to be shown: no verdict rests on it.
+
+    It stays in the folder of the night, also of one that is stopped by what it shows.
+    """
+
+    day: date
+    before: tuple[date, ...]  # that columns are compared with
+    label: str  # column; "" for a table without
+    drifted: tuple[str, ...]  # columns that are too far from the same weekdays before
+    columns: tuple[ColumnDistribution, ...]
+    left_out: tuple[str, ...]  # columns beyond the most that are shown
+    figures: tuple[FigureSeries, ...]  # outside their limits, the farthest first; then by column
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ prediction of its units, which also holds where there was none in all the days b
 errors. Pure.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from math import asin, ceil, exp, floor, inf, isfinite, log, sin, sqrt, tanh
 from math import atanh as fisher
 from typing import NamedTuple
 
-from daybreak.contract.formats import percents
+from daybreak.contract.formats import percent, percents
 from daybreak.data.day_figures import Figure, Kind
 from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SETTLED, SeriesForecast, forecast
 
@@ -272,12 +273,50 @@ def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
     return True
 
 
-def _learned(name: str, history: History, days: Sequence[date], *, weekday: int) -> Learned | None:
-    """Returns the forecast of a figure from `days`; None where too many days lack the figure."""
+def limits_of_days(name: str, history: History, days: Sequence[date], *, chance: float) -> dict[date, Limit]:
+    """Returns the limits of a figure on each of these days, where the days before are enough to learn from.
+
+    Args:
+        name: of the figure.
+        history: figures by day and name.
+        days: on which limits are wanted.
+        chance: that the figure of a sound day is outside on one side.
+    """
+    ordered = sorted(history)
+    known = _known(name, history, ordered)
+    series = [scaled(figure.kind, figure.value, num=figure.num) for figure in known.values()]
+    weekdays, of_known = [other.weekday() for other in known], list(known)
+    limits = {}
+    for day in days:
+        end, num_days = bisect_left(of_known, day), bisect_left(ordered, day)
+        begin = bisect_left(of_known, ordered[max(0, num_days - DAYS)])
+        if day not in known or end - begin < LEAST_SHARE * min(num_days, DAYS):
+            continue
+        expected = forecast(series[begin:end], weekdays[begin:end], weekday=day.weekday())
+        if expected:
+            nums = sum(known[other].num for other in of_known[begin:end])
+            limits[day] = _limit(name, known[day], Learned(expected, nums), chance)
+    return limits
+
+
+def figure_of_days(name: str, history: History, *, until: date, most: int) -> dict[date, Figure]:
+    """Returns a figure on the last days up to one that have it, in order."""
+    known = _known(name, history, [day for day in history if day <= until])
+    return dict(list(known.items())[-most:])
+
+
+def _known(name: str, history: History, days: Sequence[date]) -> dict[date, Figure]:
+    """Returns a figure on the days that have it, in order."""
     known = {other: history[other][name] for other in days if name in history[other]}
     if _is_slice(name):
         gone = {other: _gone(name, history[other]) for other in days if other not in known}
-        known = dict(sorted((known | {other: figure for other, figure in gone.items() if figure}).items()))
+        known |= {other: figure for other, figure in gone.items() if figure}
+    return dict(sorted(known.items()))
+
+
+def _learned(name: str, history: History, days: Sequence[date], *, weekday: int) -> Learned | None:
+    """Returns the forecast of a figure from `days`; None where too many days lack the figure."""
+    known = _known(name, history, days)
     if len(known) < LEAST_SHARE * len(days):
         return None
     expected = forecast(
@@ -285,10 +324,7 @@ def _learned(name: str, history: History, days: Sequence[date], *, weekday: int)
         [other.weekday() for other in known],
         weekday=weekday,
     )
-    if not expected:
-        return None
-    nums = [figure.num for figure in known.values()]
-    return Learned(expected, sum(nums))
+    return Learned(expected, sum(figure.num for figure in known.values())) if expected else None
 
 
 def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
@@ -314,20 +350,33 @@ def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
 
 def _by_rows(figure: Figure, expected: float, num_units: float, chance: float) -> tuple[float, float]:
     """Returns the limits that the units of the day alone would give, on the scale of the figure."""
-    from scipy import stats
-
     if figure.kind in ("share", "rate"):
         num = max(1, round(figure.num))
         share = plain(figure.kind, expected)
         of_share, of_rest = share * num_units + 0.5, (1 - share) * num_units + 0.5  # Jeffreys' prior
-        most = stats.betabinom.isf(chance, num, of_share, of_rest) / num
-        least = stats.betabinom.ppf(chance, num, of_share, of_rest) / num
-        ends = max(0.0, float(least)), min(1.0, float(most))
-        low, high = (scaled(figure.kind, end, num=num) for end in ends)
+        least, most = _beta_binomial_ends(num, of_share, of_rest, chance)
+        low, high = (scaled(figure.kind, end / num, num=num) for end in (least, most))
         return low, high
+    from scipy import stats
+
     error = 1 / sqrt(max(1.0, figure.num)) if figure.kind == "count" else figure.error
     reach = float(stats.norm.isf(chance)) * error
     return expected - reach, expected + reach
+
+
+def _beta_binomial_ends(num: int, of_share: float, of_rest: float, chance: float) -> tuple[int, int]:
+    """Returns the counts of `num` below and above which a beta-binomial one is with that chance each.
+
+    They are `betabinom.ppf` and `isf` of scipy, which bisects, in a tenth of the time or less.
+    """
+    import numpy as np
+    from scipy.special import betaln
+
+    counts = np.arange(num + 1.0)
+    ways = -betaln(num - counts + 1, counts + 1) - np.log1p(num)
+    chances = np.exp(ways + betaln(counts + of_share, num - counts + of_rest) - betaln(of_share, of_rest))
+    least = int(np.searchsorted(np.cumsum(chances), chance))
+    return least, num - int(np.searchsorted(np.cumsum(chances[::-1]), chance, side="right"))
 
 
 def scaled(kind: Kind, value: float, *, num: float = 0.0) -> float:
@@ -380,6 +429,13 @@ def sentence(name: str, kind: Kind, value: str) -> str:
     if " by " in name:
         return f"{name.replace(' by ', ' by its ')} is {value} times the usual"
     return f"{name} in {value} of the rows" if SLICE in name else f"{name} is correlated by {value}"
+
+
+def in_a_sentence(name: str, figure: Figure) -> str:
+    """Returns a figure of a day, without limits, as a sentence."""
+    if figure.kind in ("share", "rate"):
+        return sentence(name, figure.kind, percent(figure.value))
+    return sentence(name, figure.kind, in_words(figure.kind, figure.value))
 
 
 def in_words(kind: Kind, value: float) -> str:

@@ -88,6 +88,14 @@ def read() -> dict[date, Known]:
     return kept
 
 
+def samples(history: Mapping[date, Known], days: Sequence[date]) -> dict[date, Sample]:
+    """Returns the samples that there are of these days, by day."""
+    found = {
+        day: history[day].sample or read_sample(_path_of_sample(day), day, of=history[day].of) for day in days
+    }
+    return {day: sample for day, sample in found.items() if sample}
+
+
 def write(history: Mapping[date, Known]) -> None:
     """Keeps these figures and no others, and the newest samples; a file that stays the same is left alone."""
     FIGURES.mkdir(parents=True, exist_ok=True)

@@ -33,10 +33,18 @@ from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.formats import counted, percents
 from daybreak.contract.record_parts import Drift, Expectation, Trend
-from daybreak.contract.record_types import Batch, Champion, Dataset, Night, Report
+from daybreak.contract.record_types import Batch, Champion, Dataset, Distributions, Night, Report
 from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Table
-from daybreak.data import data_docs, day_history, drift, slow_drift
+from daybreak.data import (
+    daily_limits,
+    data_docs,
+    day_figures,
+    day_history,
+    distributions,
+    drift,
+    slow_drift,
+)
 from daybreak.data.bad_cells import AS_DELIVERED, without_texts
 from daybreak.data.day_sample import columns_of, hours_of
 from daybreak.data.features import is_ripe
@@ -80,6 +88,7 @@ def validate(
     when the rules have changed. Raises DataError if the night must stop, ParamsError for a wrong rule.
     """
     shutil.rmtree(REFUSED, ignore_errors=True)  # of a call before
+    records.path_of(Distributions, records.RUN).unlink(missing_ok=True)
     suite = load(Path(params.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
     agenda = _agenda(home, night, batch, digest)
@@ -97,7 +106,9 @@ def validate(
     findings = _Findings.of(judge, judged, suite, rules, of_schema=of_schema)
     findings.write_docs()
     try:
-        passed = checks.expect(judged, findings.of_days, night, came_in=agenda.came_in, by=night.day)
+        passed = checks.expect(
+            judged, findings.of_days, night, came_in=agenda.came_in, by=night.day, show=True
+        )
         trends, figures = _slow_drift(night, passed.figures, table, suite, checks.params)
         unlike = _since_anchor(home, night, champion, judged, table, suite=suite, params=params)
     except DataError as error:
@@ -290,27 +301,35 @@ class _Checks:
         *,
         came_in: Sequence[date],
         by: date,
+        show: bool = False,
     ) -> _Passed:
         """Returns what the report says of days that came in; DataError where they have to stop the night.
 
-        Labels that are known by the end of the day `by` are judged, too.
+        Labels that are known by the end of the day `by` are judged, too. With `show`, what the day looks
+        like is written to be shown, also where it stops the night.
         """
         params, suite, agenda = self.params, self.suite, self.agenda
         if any(not finding.success for finding in of_days):
             raise DataError(_broken_day(of_days, _figures(judged), list(judged)))
         _refuse_bad_rows([judged[day] for day in came_in], self.rules, limit=params.max_quarantined)
-        distances, note = _drift(night, judged, self.table, here=agenda.raw, suite=suite, params=params)
-        figures, unusual = _unusual(
+        distances, num_before = _drift(night, judged, self.table, here=agenda.raw, suite=suite, params=params)
+        kept, figures = _history(
             night,
             judged,
             self.table,
-            came_in=came_in,
             by=by,
             suite=suite,
             rules=self.digest,
             params=params,
             of_rows={**agenda.split_from, **{day: agenda.raw[day] for day in judged}},
         )
+        unusual_days = _unusual(
+            night, figures, kept, self.table, came_in=came_in, by=by, suite=suite, params=params
+        )
+        if show and params.false_alarms_per_year and suite.limits != "off":
+            _show(night, figures, unusual_days, distances, self.table, params=params, limits=suite.limits)
+        note = _judge_drift(night, distances, num_before, suite=suite, params=params)
+        unusual = day_history.expectations(unusual_days, night, suite, params, is_first=not kept)
         return _Passed(drift=distances, note=note, figures=figures, unusual=unusual)
 
 
@@ -487,32 +506,43 @@ def _drift(
     here: Container[date],
     suite: Suite,
     params: ValidateParams,
-) -> tuple[tuple[Drift, ...], tuple[Expectation, ...]]:
-    """Returns the distances from the last same weekdays, and a note where they are too few or too far.
-
-    Raises DataError where a day is too far that no person has accepted.
-    """
+) -> tuple[tuple[Drift, ...], int]:
+    """Returns the distances from the last same weekdays, and how many of these there are."""
     if suite.drift == "off":
-        return (), ()
-    day, limit = night.day, params.max_drift
+        return (), 0
+    day = night.day
     earlier = sorted({*judged, *(other for other in partitions(CLEAN) if other in here)})
     earlier = [other for other in earlier if other < day and other.weekday() == day.weekday()]
     before = [_clean_rows(other, judged) for other in earlier[-drift.SAME_WEEKDAYS :]]
+    limit = params.max_drift
     distances = drift.distances(_clean_rows(day, judged), before, table, limits=suite.drift, limit=limit)
+    return distances, len(before)
+
+
+def _judge_drift(
+    night: Night, distances: Sequence[Drift], num_before: int, *, suite: Suite, params: ValidateParams
+) -> tuple[Expectation, ...]:
+    """Returns a note where there are too few days to measure drift from, or the day is too far from them.
+
+    Raises DataError where a day is too far that no person has accepted.
+    """
+    day = night.day
+    if suite.drift == "off":
+        return ()
     if not distances:
-        note = f"drift: skipped, {len(before)} of {drift.LEAST_WEEKDAYS} earlier {day:%A}s to compare with"
+        note = f"drift: skipped, {num_before} of {drift.LEAST_WEEKDAYS} earlier {day:%A}s to compare with"
         log.info(note)
-        return (), (Expectation(rule=note, column="(table)", num_failed=0, success=True),)
+        return (Expectation(rule=note, column="(table)", num_failed=0, success=True),)
     over = [f"{d.column} {d.value:.2f} (limit {d.limit:g})" for d in distances if d.value > d.limit]
     if not over:
-        return distances, ()
-    unlike = f"{day} is unlike the last {len(before)} {day:%A}s: {', '.join(over)}"
+        return ()
+    unlike = f"{day} is unlike the last {num_before} {day:%A}s: {', '.join(over)}"
     if day not in params.accepted_days:
         raise DataError(
             f"{unlike}; fix the source and ingest again, raise the limit under drift in the suite or "
             f"validate.max_drift, {day_history.acceptance(day, night)}"
         )
-    return distances, (Expectation(rule=unlike, column="(day)", num_failed=len(over), success=False),)
+    return (Expectation(rule=unlike, column="(day)", num_failed=len(over), success=False),)
 
 
 def _since_anchor(
@@ -574,24 +604,23 @@ def unlike_anchor(
     )
 
 
-def _unusual(
+def _history(
     night: Night,
     judged: Mapping[date, PartitionFindings],
     table: Table,
     *,
-    came_in: Sequence[date],
     by: date,
     suite: Suite,
     rules: str,
     params: ValidateParams,
     of_rows: Mapping[date, str],
-) -> "tuple[dict[date, day_history.Known], tuple[Expectation, ...]]":
-    """Returns the figures of all days and tonight's expectations; DataError if these stop the night."""
+) -> "tuple[dict[date, day_history.Known], dict[date, day_history.Known]]":
+    """Returns the figures of days as they were kept, and those of all days up to tonight's and kept later."""
     import pyarrow as pa
 
     kept = day_history.read()
     if not params.false_alarms_per_year or suite.limits == "off":
-        return kept, ()
+        return kept, kept
     columns = list(dict.fromkeys([*columns_of(table), table.time, *filter(None, [table.unit])]))
 
     def rows(day: date) -> "pa.Table":
@@ -599,10 +628,9 @@ def _unusual(
         return pa.table({name: values(name) for name in columns})
 
     here = {*judged, *(day for day in partitions(CLEAN) if day in of_rows)}  # others were emptied since
-    days = [day for day in sorted(here) if day <= night.day]
     history = day_history.completed(
         kept,
-        days,
+        [day for day in sorted(here) if day <= night.day],
         table,
         by=by,
         rules=rules,
@@ -610,19 +638,66 @@ def _unusual(
         rows=rows,
         bad_hours=partial(_bad_hours, judged=judged, table=table),
     )
-    off = [name for name, how in suite.limits.items() if how == "off"]
-    labelled = [day for day in days if is_ripe(table, day, by=by)][-1:]  # its labels are known now
-    unusual_days = day_history.judged(
+    return kept, history | {day: known for day, known in kept.items() if day > night.day}
+
+
+def _unusual(
+    night: Night,
+    figures: "Mapping[date, day_history.Known]",
+    kept: "Mapping[date, day_history.Known]",
+    table: Table,
+    *,
+    came_in: Sequence[date],
+    by: date,
+    suite: Suite,
+    params: ValidateParams,
+) -> "list[day_history.JudgedDay]":
+    """Returns the days to be judged by their figures, with the limits of these."""
+    if not params.false_alarms_per_year or suite.limits == "off":
+        return []
+    history = {day: known for day, known in figures.items() if day <= night.day}
+    labelled = [day for day in history if is_ripe(table, day, by=by)][-1:]  # its labels are known now
+    return day_history.judged(
         history,
         kept,
         {*labelled, *(day for day in came_in if day <= night.day)},
         night=night.day,
         label=table.label.column if table.label else "",
         false_alarms_per_year=params.false_alarms_per_year,
-        off=off,
+        off=[name for name, how in suite.limits.items() if how == "off"],
     )
-    later = {day: known for day, known in kept.items() if day > night.day}
-    return history | later, day_history.expectations(unusual_days, night, suite, params, is_first=not kept)
+
+
+def _show(
+    night: Night,
+    figures: "Mapping[date, day_history.Known]",
+    unusual_days: "Sequence[day_history.JudgedDay]",
+    distances: Sequence[Drift],
+    table: Table,
+    *,
+    params: ValidateParams,
+    limits: Mapping[str, str],
+) -> None:
+    """Writes what the day looks like, for its page."""
+    label = table.label.column if table.label else ""
+    history = {day: known.figures for day, known in figures.items() if day <= night.day}
+    of_night = next((one.known for one in unusual_days if one.day == night.day), None)
+    if of_night is None:  # was judged by a call before
+        off = [name for name, how in limits.items() if how == "off"]
+        rate = params.false_alarms_per_year
+        of_night = daily_limits.learn(history, night.day, false_alarms_per_year=rate, label=label, off=off)
+    outside = [(one.day, limit) for one in unusual_days for limit in one.outside]
+    looks = distributions.distributions(
+        night.day,
+        day_history.samples(figures, sorted(history)[-day_figures.WINDOW - 1 :]),
+        history,
+        columns=columns_of(table),
+        label=label,
+        limits=of_night,
+        outside=sorted(outside, key=lambda pair: -pair[1].excess),
+        drifted=[one.column.removesuffix(" nulls") for one in distances if one.value > one.limit],
+    )
+    records.write(looks, records.RUN)
 
 
 def _slow_drift(

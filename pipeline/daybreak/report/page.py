@@ -27,6 +27,7 @@ from daybreak.registry.description import in_the_long_run
 from daybreak.report import (
     bad_rows,
     charts,
+    day_looks,
     evidence,
     figures,
     links,
@@ -121,6 +122,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         reason=outcome.headline(view).reason,
         margin=margin,
         standing=now,
+        looks=day_looks.day_looks(folder, held="validate" in view.errors),
         differences=entry.evaluation.differences if entry.evaluation else None,
         checks=evidence.checks(entry),
         glances=evidence.glances(entry, now),
