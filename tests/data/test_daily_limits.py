@@ -176,7 +176,9 @@ def of_country(values: list[Any], country: str, change: Any) -> list[Any]:
 def test_a_fault_of_labels_or_a_sentinel_is_noticed(
     samples: list[Sample], limits: DayLimits, column: str, change: Any, figure: str
 ) -> None:
-    assert figure in outside(samples, limits, rows(limits.day, **{column: change}))
+    named = outside(samples, limits, rows(limits.day, **{column: change}))
+    assert figure in named
+    assert f"missing {column}" not in named
 
 
 def test_a_feature_that_is_constant_for_the_first_time_says_nothing_of_labels(

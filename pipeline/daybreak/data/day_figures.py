@@ -29,7 +29,7 @@ Of each kind of column, with `WINDOW` earlier partitions as what is known:
 What is usual is the median of the last `USUAL_DAYS` days that had the value. Pure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import date
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -232,12 +232,11 @@ class _Together:
         numbers = {name: values[rows] for name, values in self._numbers.items() if name in sample.numbers}
         yield from _of_keys(day, keys, sample, self._table)
         yield from self._of_relations(day, keys, rows)
-        for name, values in numbers.items():
-            if self._was_yes_or_no(name, place):
-                there, is_either = np.isfinite(values), np.isin(values, (0, 1))
-                yield f"neither {name}", day.share(there & ~is_either, among=there)
-                numbers[name] = np.where(is_either, values, np.nan)
-        yield from _of_numbers(day, numbers, self._table)
+        flags = {name for name in numbers if self._was_yes_or_no(name, place)}
+        yield from _of_numbers(day, numbers, self._table, flags)
+        numbers |= {
+            name: np.where(np.isin(numbers[name], (0, 1)), numbers[name], np.nan) for name in sorted(flags)
+        }
         yield from _of_times(sample.hours)
         yield from _of_slices(day, keys, sample)
         for name, above in self._spikes.items():
@@ -335,14 +334,21 @@ def _of_keys(
             yield f"missing {name}", day.share_by_hour(values == 0)
 
 
-def _of_numbers(day: _Day, numbers: "Mapping[str, Numbers]", table: Table) -> Iterator[tuple[str, Figure]]:
+def _of_numbers(
+    day: _Day, numbers: "Mapping[str, Numbers]", table: Table, flags: Set[str]
+) -> Iterator[tuple[str, Figure]]:
+    """Yields the figures of single numbers, of which `flags` have been 0 or 1."""
     for name, values in numbers.items():
         there = np.isfinite(values)
         if _may_miss(table, name):
             yield f"missing {name}", day.share_by_hour(~there)
+        if name in flags:
+            is_either = np.isin(values, (0, 1))
+            yield f"neither {name}", day.share(there & ~is_either, among=there)
+            there = is_either
         if not there.any():
             continue
-        if _is_yes_or_no(values):
+        if name in flags or _is_yes_or_no(values):
             mean = day.share(values == 1, among=there)
             yield f"mean {name}", mean._replace(kind="rate") if is_label(table, name) else mean
             continue

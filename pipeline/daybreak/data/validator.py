@@ -99,7 +99,7 @@ def validate(
     judged = {day: scan.judge(day) for day in agenda.tonight}
     again, refused = _judged_again(scan, checks, judge, night, agenda.pending, beside=judged)
     labelled = _labelled_since(agenda, night, table, suite, params)
-    _, mislabelled = _judged_again(scan, checks, judge, night, labelled, beside=judged)
+    mislabelled = _mislabelled(checks, night, labelled)
     agenda = agenda.without(mislabelled)
     checks = replace(checks, agenda=agenda)
     judged = dict(sorted((judged | again).items()))
@@ -365,6 +365,34 @@ def _judged_again(
             rule = f"{day} came in before and {stays}: {error}"
             refused[day] = Expectation(rule=rule, column="(day)", num_failed=1, success=False)
     return passed, refused
+
+
+def _mislabelled(checks: _Checks, night: Night, days: Sequence[date]) -> dict[date, Expectation]:
+    """Judges days that passed by the labels that are known now; returns a line for each that is unlike."""
+    refused: dict[date, Expectation] = {}
+    table, suite, params = checks.table, checks.suite, checks.params
+    for day in days:
+        alone = replace(night, day=day, id=str(day))
+        kept, figures = _history(
+            alone,
+            {},
+            table,
+            by=night.day,
+            suite=suite,
+            rules=checks.digest,
+            params=params,
+            of_rows=checks.agenda.without(refused).split_from,
+        )
+        unusual = _unusual(
+            alone, figures, kept, table, came_in=[day], by=night.day, suite=suite, params=params
+        )
+        try:
+            day_history.expectations(unusual, alone, suite, params, is_first=False)
+        except DataError as error:
+            rule = f"{day} came in before and stays out of training, by labels known since: {error}"
+            log.warning(rule)
+            refused[day] = Expectation(rule=rule, column="(day)", num_failed=1, success=False)
+    return refused
 
 
 def _figures(judged: Mapping[date, PartitionFindings]) -> "DataFrame":
