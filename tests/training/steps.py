@@ -57,6 +57,16 @@ class Alternating(LineWorkload):
         return {name: each for n, (name, each) in enumerate(both.items()) if progress.update % 3 != n}
 
 
+class OnlyRows(LineWorkload):
+    """Its table has Adam of sparse gradients, which also steps a row whose gradient is zeros."""
+
+    def optimizer(self, model: Any) -> Any:
+        return {
+            "table": torch.optim.SparseAdam(list(model["table"].parameters()), lr=0.1),
+            "net": torch.optim.AdamW(model["net"].parameters(), lr=0.1),
+        }
+
+
 class Frozen(LineWorkload):
     """Its table is frozen in every other update, though weight decay would change it."""
 
@@ -104,6 +114,7 @@ KINDS: dict[str, type[LineWorkload]] = {
     "alternating": Alternating,
     "alternating sparse": Alternating,
     "alternating sharded": Alternating,
+    "only rows": OnlyRows,
     "frozen": Frozen,
     "frozen sharded": Frozen,
     "float16": LineWorkload,
@@ -112,7 +123,7 @@ KINDS: dict[str, type[LineWorkload]] = {
     "clipped sparse": LineWorkload,
     "clipped sharded": LineWorkload,
 }
-SPARSE = {"sparse", "tied", "own table", "clipped sparse", "alternating sparse"}
+SPARSE = {"sparse", "tied", "own table", "clipped sparse", "alternating sparse", "only rows"}
 
 
 def tuning_of(kind: str) -> Tuning:

@@ -26,7 +26,7 @@ from tests.fakes import LineWorkload, write_curve
 from tests.training import short_of_memory, unlike
 from tests.training.nights import ROOT
 from tests.training.recipes import recipe
-from tests.training.steps import BATCHES, KINDS, SHORT, OwnTable, Tied, steps, tuning_of
+from tests.training.steps import BATCHES, KINDS, SHORT, SPARSE, OwnTable, Tied, steps, tuning_of
 
 SHARE = np.arange(8)
 
@@ -99,8 +99,8 @@ def test_uneven_and_empty_shares_of_two_workers_change_nothing(folder):
         assert together["score"] == pytest.approx(
             alone.mean_score(np.arange(30), alive=lambda: None), abs=1e-6
         )
-    for kind in ("alternating", "alternating sparse", "frozen"):
-        alone = steps(folder, sparse="sparse" in kind, kind=KINDS[kind]).model.state_dict()
+    for kind in ("alternating", "alternating sparse", "only rows", "frozen"):
+        alone = steps(folder, sparse=kind in SPARSE, kind=KINDS[kind]).model.state_dict()
         close_to(torch.load(folder / f"{kind}.pt")["model"], alone)
     alone = steps(folder, tuning=tuning_of("float16")).model.state_dict()
     for name, weight in torch.load(folder / "float16.pt")["model"].items():  # shares are rounded otherwise

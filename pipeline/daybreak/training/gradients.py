@@ -260,7 +260,7 @@ def finite_noise(
 
 
 def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:
-    """Returns the sum over workers of a sparse gradient; shorter lists of rows are padded.
+    """Returns the sum over workers of a sparse gradient; shorter lists of rows are padded to travel.
 
     The sum is dense where that of a worker is, as for a weight that an output layer uses too.
     """
@@ -273,8 +273,9 @@ def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:
         rows, values = own.indices()[0], own.values()
     counts = [torch.zeros(1, dtype=torch.int64, device=parameter.device) for _ in range(world_size)]
     dist.all_gather(counts, torch.tensor([-1 if is_dense else len(rows)], device=parameter.device))
-    longest = max(int(count) for count in counts)
-    if min(int(count) for count in counts) < 0:
+    lengths = [int(count) for count in counts]
+    longest = max(lengths)
+    if min(lengths) < 0:
         whole = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
         dist.all_reduce(whole)
         return whole
@@ -283,6 +284,11 @@ def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:
     dist.all_gather(all_rows, torch.cat([rows, rows.new_zeros(longest - len(rows))]))
     padding = values.new_zeros(longest - len(values), *values.shape[1:])
     dist.all_gather(all_values, torch.cat([values, padding]))
+    # Without what is padded: an optimizer of sparse gradients would step a row that nobody looked up.
+    all_rows, all_values = (
+        [each[:length] for each, length in zip(parts, lengths, strict=True)]
+        for parts in (all_rows, all_values)
+    )
     gathered = torch.sparse_coo_tensor(
         torch.cat(all_rows)[None], torch.cat(all_values), size=parameter.shape, check_invariants=False
     )
