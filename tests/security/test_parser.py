@@ -66,6 +66,14 @@ def levels(path: Path) -> None:
     pq.write_table(pa.table({"x": [value]}), path)
 
 
+def maps(path: Path) -> None:
+    """Maps of maps, as many as would take years where each is asked for twice."""
+    kind: Any = pa.int8()
+    for _ in range(45):
+        kind = pa.map_(pa.string(), kind)
+    pq.write_table(pa.table({"x": pa.nulls(1, kind)}), path)
+
+
 def columns(path: Path) -> None:
     """Rows of a comma for each of many columns."""
     path.write_bytes(gzip.compress(",".join(f"c{n}" for n in range(20_000)).encode() + b"\n" + b"," * 19_999))
@@ -90,6 +98,7 @@ BOMBS: dict[Callable[[Path], None], tuple[str, str]] = {
     one_text: ("parquet", WITHIN),
     dictionaries: ("parquet", WITHIN),
     levels: ("parquet", r"bomb\.parquet: it has values within values, 26 deep, and 20 are read"),
+    maps: ("parquet", r"bomb\.parquet: it has values within values, 91 deep, and 20 are read"),
     columns: ("csv.gz", r"bomb\.csv\.gz: it has 20,000 columns, and 10,000 are read, of which one"),
     nulls: ("parquet", "4800000 rows"),
     odd_quote: ("csv.gz", "line 2: a quote is opened and never closed"),
@@ -147,6 +156,11 @@ def test_rows_of_dictionaries_and_views_are_plain(tmp_path: Path) -> None:
         "deep": pa.ListArray.from_arrays([*two, 4, 4], pa.StructArray.from_arrays([coded], ["x"])),
         "maps": pa.MapArray.from_arrays([0, 1, 2, 3, 4], pa.array(list("klmn")), coded),
         "views": pa.array(["a", "b", None, "a"], pa.string_view()),
+        "list views": pa.array([[1, 2], None, [], [3]], pa.list_view(pa.int8())),
+        "large list views": pa.array([["a"], ["b", "a"], None, []], pa.large_list_view(pa.string_view())),
+        "views in lists": pa.array(
+            [[[0.5]], [None, []], [], [[0.1, 2]]], pa.list_(pa.list_view(pa.float32()))
+        ),
     }
     pq.write_table(pa.table(kinds), tmp_path / "rows.parquet")
     rows = Files(str(tmp_path / "rows.parquet")).reader.read(str(tmp_path / "rows.parquet"))

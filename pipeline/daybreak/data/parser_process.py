@@ -37,6 +37,7 @@ ROOM_BYTES = 3 << 27  # 10,000 columns of CSV take 280 MB
 OF_UNPACKED, OF_MOST = 16, 4  # bytes of memory for a byte, of the file and of `max_bytes`
 MOST_LEVELS = 20  # of values within values
 BLOCK = 1 << 20
+BATCH, REBUILT = 1 << 16, 1 << 10  # rows at once; of list views, each value is an object of Python meanwhile
 LIMITED = sys.platform == "linux"  # others have the limit, and do not keep to it
 OUT_OF_MEMORY = 500  # added to the badness of the process, of 1000
 MOST_TEXT = 2000  # characters of an error
@@ -64,12 +65,13 @@ def parse(
     tables: Iterable[pa.Table]
     if path.lower().endswith(PARQUET):
         file = pq.ParquetFile(delivered)
+        _expect_bounded(file.schema_arrow)
         schema, most = file_formats.plain(file.schema_arrow), max_bytes
-        _expect_bounded(schema)
         _expect_room(file_formats.num_bytes(file), max_bytes)
         limit(file_formats.num_bytes(file))
-        batches = file.iter_batches(use_threads=False)  # whose stacks would count
-        tables = (pa.Table.from_batches([batch]).cast(schema) for batch in batches)  # within the limit
+        num = REBUILT if any(map(file_formats.has_list_views, file.schema_arrow.types)) else BATCH
+        batches = file.iter_batches(num, use_threads=False)  # whose stacks would count within the limit
+        tables = (file_formats.as_plain(pa.Table.from_batches([each]), schema) for each in batches)
     else:
         data = _unpacked(delivered, path, max_bytes)
         limit(len(data))
@@ -105,11 +107,11 @@ def _expect_bounded(schema: pa.Schema) -> None:
 
 
 def _num_leaves(kind: pa.DataType) -> int:
-    return sum(_num_leaves(kind.field(n).type) for n in range(kind.num_fields)) or 1
+    return sum(map(_num_leaves, file_formats.within(kind))) or 1
 
 
 def _num_levels(kind: pa.DataType) -> int:
-    return 1 + max((_num_levels(kind.field(n).type) for n in range(kind.num_fields)), default=0)
+    return 1 + max(map(_num_levels, file_formats.within(kind)), default=0)
 
 
 def main(number: int) -> None:
