@@ -44,13 +44,31 @@ def test_skewed_days_are_outside_no_more_often_than_stated(days: str, num_nights
     assert alarms <= 1.5 * alpha * 20 * num_runs + 5
 
 
+@pytest.mark.parametrize("num_nights", [28, 60])
+@pytest.mark.parametrize("off", [6, 10])
+def test_a_broken_night_that_comes_again_is_outside_until_three_were(num_nights: int, off: float):
+    draw, num_runs = np.random.default_rng(num_nights), 20
+    inside = np.zeros(4)
+    for _ in range(num_runs):
+        past = [Mean(value=v, error=1e-6) for v in draw.normal(size=num_nights)]
+        for nights in range(4):
+            inside[nights] += off in expected(past, error=1e-6, alpha=2 / 365 / 4)
+            past = [Mean(value=off + 0.3 * draw.normal(), error=1e-6), *past]
+    assert max(inside[:3]) <= 0.2 * num_runs
+    assert inside[3] >= 0.9 * num_runs
+
+
 def test_a_broken_day_widens_the_band_of_later_months_little():
-    values = np.random.default_rng(1).normal(size=60)
-    broken = np.where(np.arange(60) == 30, values - 20, values)  # it is not among the newest 28
-    usual, wider = (
-        expected([Mean(value=v, error=1e-6) for v in one], error=1e-6, alpha=0.01) for one in (values, broken)
-    )
-    assert usual.low - wider.low < 1
+    apart = []
+    for seed in range(12):
+        values = np.random.default_rng(seed).normal(size=60)
+        broken = np.where(np.arange(60) == 30, values - 20, values)  # it is not among the newest 28
+        usual, wider = (
+            expected([Mean(value=v, error=1e-6) for v in one], error=1e-6, alpha=0.01)
+            for one in (values, broken)
+        )
+        apart.append(usual.low - wider.low)
+    assert np.mean(apart) < 1.5
 
 
 def test_the_band_is_the_t_interval_where_nights_are_not_skewed_and_errors_small():

@@ -8,7 +8,10 @@ a random-effects model (Higgins, Thompson and Spiegelhalter 2009). But nights ar
 storm or a sale, and of lognormal ones five times as many lie outside. So each earlier night is held against
 those before it, too, and on the side of their skewness g the band reaches further, by g (q^2 - 1) / 6
 (Cornish & Fisher 1938): twice that while there are few nights, which show about half of it. A night beyond
-its own limits counts as at them, so that a broken day does not widen the limits of a year. Pure.
+its own limits counts as at them, so that a broken day does not widen the limits of a year. Until `LASTING`
+nights in a row were beyond theirs, none of these counts at all: else a broken night would make its own
+repetition look usual the night after. With fewer than a dozen nights, the band is wide: at 7, a night that
+is off by 6 spreads is inside it more often than not. Pure.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +20,14 @@ from functools import cache
 from math import sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from daybreak.statistics.forecast_limits import Numbers
 
 RECENT = 28  # nights that say where the mean is, and how much nights differ
 LEAST = 7  # nights that a further one is held against
+LASTING = 3  # nights in a row beyond their limits that are taken for the new normal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +61,28 @@ def expected(past: Sequence[Mean], *, error: float, alpha: float) -> ControlBand
     centre, spreads = _recent(values[:first], errors[:first])
     off = np.empty(len(past))  # by how many spreads each night was, at most as far as its own limits
     off[:first] = (values[:first] - centre) / spreads(errors[:first])
+    beyond = np.zeros(len(past), dtype=bool)
     for place in range(first, len(past)):
-        centre, spreads = _recent(values[:place], errors[:place])
-        below, above = _limits(off[:place], alpha=alpha)
-        off[place] = np.clip((values[place] - centre) / spreads(errors[place]), -below, above)
-    centre, spreads = _recent(values, errors)
-    below, above = _limits(off, alpha=alpha)
+        usual = _usual(beyond[:place])
+        centre, spreads = _recent(values[usual], errors[usual])
+        below, above = _limits(off[usual], alpha=alpha)
+        so_far = (values[place] - centre) / spreads(errors[place])
+        off[place] = np.clip(so_far, -below, above)
+        beyond[place] = so_far != off[place]
+    usual = _usual(beyond)
+    centre, spreads = _recent(values[usual], errors[usual])
+    below, above = _limits(off[usual], alpha=alpha)
     spread = float(spreads(np.array(error)))
     return ControlBand(
-        low=centre - below * spread, high=centre + above * spread, num_nights=min(len(past), RECENT)
+        low=centre - below * spread, high=centre + above * spread, num_nights=min(len(usual), RECENT)
     )
+
+
+def _usual(beyond: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Returns the places of the nights that count, by whether each was beyond its limits."""
+    newest = np.arange(len(beyond)) >= len(beyond) - LASTING
+    waits = beyond & newest
+    return np.flatnonzero(~waits if waits.sum() < LASTING else np.ones_like(waits))
 
 
 def _recent(values: Numbers, errors: Numbers) -> tuple[float, Callable[[Numbers], Numbers]]:
