@@ -98,6 +98,20 @@ def test_nights_that_share_days_count_once():
     assert check(7) is None
 
 
+def test_a_night_for_an_older_day_hides_none_of_the_others():
+    first = date(2026, 1, 1)
+    past = [
+        replace(one, evaluation=replace(one.evaluation, days=(first - timedelta(days=number),)))
+        for number, one in enumerate(history(), start=1)
+    ]
+    late = past.pop(20)
+    tonight = replace(evaluation(0.24, 0.21), days=(first,))
+    check = plausible(columns(0.24, 0.21), tonight, [late, *past], false_alarms_per_year=2.0)
+    assert "28 nights lead" in check.text
+    again = replace(tonight, days=late.evaluation.days)  # tonight is of an older day itself
+    assert plausible(columns(0.24, 0.21), again, past, false_alarms_per_year=2.0) is not None
+
+
 def test_zero_false_alarms_judge_nothing():
     assert plausible(columns(0.05, 0.02), evaluation(0.05, 0.02), history(), false_alarms_per_year=0) is None
 
@@ -128,6 +142,21 @@ def test_a_version_that_was_proven_better_raises_what_is_expected():
     past[5] = replace(past[5], verdict=verdict, release=Release(version=2, replaced=1))
     assert judge(0.45, 0.20, past).ok
     assert not judge(0.25, 0.20, past).ok
+
+
+@pytest.mark.parametrize("place", [20, 21])
+def test_a_proven_version_raises_what_is_expected_where_nights_share_days(place):
+    """Of two neighbouring nights one is compared with, and the other shares a day with it."""
+    first, past = date(2026, 1, 1), history(40)
+    for number, one in enumerate(past):
+        days = (first - timedelta(days=number), first - timedelta(days=number + 1))
+        metrics = {**one.evaluation.metrics}
+        metrics["champion_score"] += 0.2 if number < place else 0.0
+        past[number] = replace(one, evaluation=replace(one.evaluation, days=days, metrics=metrics))
+    verdict = promotion(champion=1, challenger=2, effect=MeasuredEffect(mean=0.2, low=0.1, high=0.3))
+    past[place] = replace(past[place], verdict=verdict, release=Release(version=2, replaced=1))
+    tonight = replace(evaluation(0.25, 0.20), days=(first + timedelta(days=1),))
+    assert not plausible(columns(0.25, 0.20), tonight, past, false_alarms_per_year=2.0).ok
 
 
 def test_a_lasting_change_is_believed_after_a_few_nights():

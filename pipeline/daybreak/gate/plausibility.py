@@ -5,12 +5,13 @@ champion, its anchor (daybreak/gate/chain.py) and the baselines have scores from
 scores must be within the bands that these predict (daybreak/statistics/control_chart.py). All bands together
 may fail on `gate.false_alarms_per_year` sound nights a year. Nights that share a held-out day with a later
 one are left out, as they would hardly differ. The names of the failing models show where to
-look. An implausible night counts among the earlier ones, so that a lasting change of the data is taken for
-normal after three nights. Pure.
+look. Implausible nights count among the earlier ones once there are three in a row, so that a lasting change
+of the data is then taken for normal. Pure.
 """
 
 from collections.abc import Iterator, Sequence
 from datetime import date
+from itertools import takewhile
 from math import sqrt
 
 import numpy as np
@@ -50,7 +51,7 @@ def plausible(
     tonight: Columns = {name: scores[name] for name in ("champion", "anchor") if name in scores}
     tonight |= with_prefix(scores, "baseline")
     tonight = {name: values for name, values in tonight.items() if np.isfinite(values).all()}
-    same = [one for one in nights if one.verdict and one.verdict.chain and one.verdict.chain.anchor == anchor]
+    same = [one for one in nights if (chain := one[0].chain) and chain.anchor == anchor]
     series = {
         name: _series(name, same if name == "anchor" else nights, float(np.std(values)))
         for name, values in tonight.items()
@@ -69,36 +70,40 @@ def plausible(
     return Check(name=NAME, ok=not outside, text=f"{compared}{_suspects(outside, list(bands))}")
 
 
-def _comparable(past: Sequence[Entry], evaluation: Evaluation) -> Iterator[Entry]:
-    """Yields the nights since the last rollback that were judged by the same metric, on days of their own."""
+def _comparable(past: Sequence[Entry], evaluation: Evaluation) -> Iterator[tuple[Entry, float]]:
+    """Yields nights since the last rollback of the same metric, on days of their own, newest days first.
+
+    Beside each is by how much the champion was proven better since: had tonight's served, it would have
+    scored so much better.
+    """
+    raised, judged = 0.0, list[tuple[Entry, float, Evaluation]]()
+    for entry in takewhile(lambda entry: not entry.rollback, past):
+        if (own := entry.evaluation) and _metric(own) == _metric(evaluation):
+            effect = entry.verdict.effect if entry.verdict else None
+            if entry.release and effect and effect.is_proven:
+                raised += effect.mean
+            judged.append((entry, raised, own))
+    # By their days, as a night for an older day than those before it would hide all of these.
+    judged.sort(key=lambda one: max(one[2].days, default=date.max), reverse=True)
     oldest = min(evaluation.days, default=date.max)
-    for entry in past:
-        if entry.rollback:
-            return
-        own = entry.evaluation
-        if own and _metric(own) == _metric(evaluation) and max(own.days, default=date.min) < oldest:
+    for entry, raised, own in judged:
+        if max(own.days, default=date.min) < oldest:
             oldest = min(own.days, default=oldest)
-            yield entry
+            yield entry, raised
 
 
 def _metric(evaluation: Evaluation) -> str:
     return evaluation.judged[0].name if evaluation.judged else ""
 
 
-def _series(name: str, nights: Sequence[Entry], deviation: float) -> list[Mean]:
-    """Returns the means of earlier nights; those of the champion as if tonight's had served.
-
-    A version that was promoted as proven better raises what is expected of the nights after it.
-    """
+def _series(name: str, nights: Sequence[tuple[Entry, float]], deviation: float) -> list[Mean]:
+    """Returns the means of earlier nights; those of the champion as if tonight's had served."""
     key = f"{name}_score" if name in ("champion", "anchor") else f"baseline/{name}"
-    raised, means = 0.0, []
-    for entry in nights:
+    means = []
+    for entry, raised in nights:
         assert entry.evaluation
-        effect = entry.verdict.effect if entry.verdict else None
-        if name == "champion" and entry.release and effect and effect.is_proven:
-            raised += effect.mean
         if key in entry.evaluation.metrics and entry.evaluation.num_samples:
-            value = entry.evaluation.metrics[key] + raised
+            value = entry.evaluation.metrics[key] + (raised if name == "champion" else 0.0)
             means.append(Mean(value=value, error=deviation / sqrt(entry.evaluation.num_samples)))
     return means
 
