@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 TRIES = """\
-import ctypes, json, os, platform, signal, socket, subprocess, sys, time
+import ctypes, fcntl, json, os, platform, signal, socket, struct, subprocess, sys, time
 from pathlib import Path
 
 folder, calls, column = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
@@ -31,6 +31,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 mine = folder / "own file"
 mine.write_text("mine")
 own = mine.open()
+read = Path(sys.argv[0])  # which it may read, as it may the home
 theirs = folder.parent / "home" / "id"
 path = str(folder.parent / "home" / "service").encode()
 
@@ -58,6 +59,21 @@ def changed(change, path):
 
 def newest_mode():
     return changed(lambda: call("fchmodat2", -100, str(theirs).encode(), 0o666, 0), theirs)
+
+def control(number):
+    with read.open() as file:
+        return libc.ioctl(file.fileno(), number, bytes(8)) and os.strerror(ctypes.get_errno())
+
+def locked(path, how, lock):
+    with path.open(how) as one, path.open(how) as other:
+        lock(one)
+        lock(other)  # fails where the first one keeps others out
+
+def whole_lock(file):
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+def write_lock(file):
+    fcntl.fcntl(file, 37, struct.pack("hhqqi0q", fcntl.F_WRLCK, 0, 0, 0, 0))
 
 def dead_child(does):
     child = os.fork()
@@ -143,9 +159,12 @@ ways = {
     "a node that runs as its owner": lambda: os.mknod(folder / "n", 0o104777),
     "a nameless file that runs as its owner": lambda: os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o4777),
     "opening by the newest call": lambda: call("openat2", -100, str(mine).encode(), bytes(24), 24),
-    "flags of a file": lambda: libc.ioctl(own.fileno(), 0x40086602, bytes(8)) and os.strerror(
-        ctypes.get_errno()
-    ),
+    "flags of a file": lambda: control(0x40086602),
+    "the generation of a file": lambda: control(0x40087602),
+    "what Btrfs does with a file": lambda: control(0x9408),
+    "a lock of a file": lambda: locked(read, "r", whole_lock),
+    "a lock of a part of a file": lambda: locked(mine, "r+", write_lock),
+    "a lease of a file": lambda: fcntl.fcntl(read.open(), 1024, fcntl.F_RDLCK),
     "capabilities": lambda: next(
         line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line
     ),
@@ -178,6 +197,8 @@ ENDS: dict[str, Any] = {
     "the mode by the newest call": None,
     "the times": None,
     "an attribute": None,
+    "a lock of a file": None,
+    "a lock of a part of a file": None,
     "opening by the newest call": "Function not implemented",
     "names of files of others": DENIED,
     "a user's file": DENIED,

@@ -2,12 +2,14 @@
 
 Landlock and namespaces leave ways out: a socket of the host is reached by its path, and so are services that
 take commands (a container engine, D-Bus, ssh-agent, a database that trusts its own users); modes, owners and
-times of files change without being written to, before Linux 6.2 their lengths too; new interfaces of the
+times of files change without being written to, before Linux 6.2 their lengths too; who may only read a file
+may lock it; new interfaces of the
 kernel have had most of its faults.
 The filter is a program of classic BPF, which the kernel runs at each call (seccomp(2)). A refused call fails
 with EPERM. One that would change a mode, an owner or a time does nothing and says that it is done, since
-`shutil.copy` and much else sets modes which nobody needs. A call by another architecture's numbers (i386,
-x32) would mean something else, and ends the process. The numbers are of Linux
+`shutil.copy` and much else sets modes which nobody needs; so does one that would lock a file, since who may
+only read one could lock it for ever, and no other process writes to a version's own. A call by another
+architecture's numbers (i386, x32) would mean something else, and ends the process. The numbers are of Linux
 (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
 
 The file imports nothing of the pipeline (confined.py runs it).
@@ -30,8 +32,15 @@ X32 = 0x40000000  # the bit in a number that marks a call of x32
 STREAM, KIND_OF_SOCKET = 1, 0xF  # the kind is below the flags of a type
 NAMESPACES = 0x7E020080  # CLONE_NEW*: a new user namespace would give capabilities again
 # TIOCSTI and TIOCLINUX type into the terminal that the log is shown in. FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS,
-# FS_IOC_FSSETXATTR and FS_IOC_ENABLE_VERITY change a file that is open for reading alone.
-CONTROLS = (0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820, 0x40806685)
+# FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY, FS_IOC_SETVERSION, FS_IOC32_SETVERSION and EXT4_IOC_SETVERSION_OLD
+# change a file that is open for reading alone.
+CONTROLS = (
+    *(0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820, 0x40806685),
+    *(0x40087602, 0x40047602, 0x40086604),
+)
+KIND_OF_CONTROL, BTRFS = 0xFF00, 0x9400  # linux/btrfs.h: snapshots, subvolumes, and what else a folder takes
+# linux/fcntl.h. F_SETLEASE: who opens the file waits. F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
+LEASE, LOCKS = 1024, (6, 7, 37, 38)
 # Of opening a file (include/uapi/asm-generic/fcntl.h)
 KIND_OF_ACCESS, WRITE, READ_WRITE, TRUNCATE, MAKES = 3, 1, 2, 0o1000, 0o100 | 0o20000000
 RUNS_AS_OWNER = 0o6000  # S_ISUID and S_ISGID
@@ -46,6 +55,7 @@ EXAMINED = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "ioctl": (16, 29),
+    "fcntl": (72, 25),
     "open": (2, -1),
     "openat": (257, 56),
     "openat2": (437, 437),
@@ -53,8 +63,9 @@ EXAMINED = {
     "mknod": (133, -1),
     "mknodat": (259, 33),
 }
-# Modes, owners, times and attributes, which Landlock does not cover
+# Modes, owners, times, attributes and locks, which Landlock does not cover
 IGNORED = {
+    "flock": (73, 32),
     "chmod": (90, -1),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -150,7 +161,20 @@ def program(machine: str) -> list[Instruction]:
         ),
         # Their flags are in memory, which no filter reads; who asks then uses clone, or openat.
         *(step for name in ("clone3", "openat2") for step in _call(examined[name], [absent])),
-        *_call(examined["ioctl"], [_load(ARGUMENTS[1]), *_any_of(CONTROLS, refuse), _returns(ALLOW)]),
+        *_call(
+            examined["ioctl"],
+            [
+                _load(ARGUMENTS[1]),
+                *_any_of(CONTROLS, refuse),
+                (AND, 0, 0, KIND_OF_CONTROL),
+                *_any_of((BTRFS,), refuse),
+                _returns(ALLOW),
+            ],
+        ),
+        *_call(
+            examined["fcntl"],
+            [_load(ARGUMENTS[1]), *_any_of((LEASE,), refuse), *_any_of(LOCKS, ignore), _returns(ALLOW)],
+        ),
         *(step for name, flags in (("open", 1), ("openat", 2)) for step in _opens(examined[name], flags)),
         *(
             step
