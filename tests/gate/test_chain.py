@@ -189,6 +189,21 @@ def test_what_a_later_night_adds_is_foretold_by_its_new_days() -> None:
     assert 0.5 < later.nights_to_show / first.nights_to_show < 2
 
 
+def test_a_workload_that_tells_no_days_apart_is_warned_as_if_its_nights_were_whole() -> None:
+    """28 nights of a week each leave twice their error open over sqrt(28), however many days each holds out."""
+    asked = {"refresh": True, "margin": 1e-6, "alpha": 0.05}
+    (week,) = nightly(1, 7, np.random.default_rng(0), **asked)
+    (day,) = nightly(1, 1, np.random.default_rng(0), **asked)
+    untold = replace(week.evaluation, num_by_day=())
+    draw = np.random.default_rng(1)
+    scores = {name: draw.normal(size=140) for name in ("challenger", "champion", "anchor")}
+    apart, whole = (
+        chain_of(scores, CHAMPION, [], night=night(9), evaluation=one, **asked).least_margin
+        for one in (untold, replace(day.evaluation, num_by_day=(140,), num_samples=140))
+    )
+    assert apart == pytest.approx(whole)
+
+
 def test_it_says_after_how_many_nights_a_loss_of_the_margin_shows() -> None:
     few, many = (stands(0.0, [], spread=spread).nights_to_show for spread in (0.02, 0.4))
     assert few == 1

@@ -121,8 +121,11 @@ def chain_of(
     chain = replace(chain, level=now.mean, half_width=now.half_width, num_nights=now.num_nights)
     if tonight is None:  # of another recipe, which serves only if it is proven better
         return chain
-    averaged = sum(len(one.days or (night.day,)) for one in nights[: now.num_nights])
-    unseen = 2 * now.half_width * sqrt(averaged / num_new / NIGHTS)  # after all that are looked back on
+    # Nights as large as tonight's part that counts; whole nights where samples cannot be told apart by day.
+    by_day = evaluation is not None and bool(evaluation.num_by_day)
+    num_averaged = sum(len(one.days or (night.day,)) for one in nights[: now.num_nights]) / num_new
+    averaged = num_averaged if by_day else now.num_nights
+    unseen = 2 * now.half_width * sqrt(averaged / NIGHTS)  # after all that are looked back on
     aged = bool(night.cold) and (night.day - anchor.since).days >= MOST_DAYS
     spent, is_known = is_spent(now, margin), now.half_width <= margin / 2
     unguarded = not is_known and unseen > margin
