@@ -190,7 +190,7 @@ def test_what_a_later_night_adds_is_foretold_by_its_new_days() -> None:
 
 
 def test_a_workload_that_tells_no_days_apart_is_warned_as_if_its_nights_were_whole() -> None:
-    """28 nights of a week each leave twice their error open over sqrt(28), however many days each holds out."""
+    """What 28 nights of a week each leave unseen says nothing of how many days each of them holds out."""
     asked = {"refresh": True, "margin": 1e-6, "alpha": 0.05}
     (week,) = nightly(1, 7, np.random.default_rng(0), **asked)
     (day,) = nightly(1, 1, np.random.default_rng(0), **asked)

@@ -338,6 +338,17 @@ def test_each_guardrail_stops_what_it_guards_against(harm: dict[str, float], gua
         assert finding.result.status is Status.WORSE
 
 
+def test_visits_too_late_for_a_label_do_not_count_as_unlabelled() -> None:
+    """Labels take 30 s of a window of 60; the challenger's users come again after 50."""
+    log = []
+    for one in stream(3000):
+        log.append(replace(one, taken_at=one.time + 30))
+        if one.arm == CHALLENGER:
+            again = replace(log[-1], id=f"again{one.id}", time=one.time + 50, taken_at=one.time + 80)
+            log.append(again)
+    assert not broken(finding_of(sorted(log, key=lambda one: one.time)))
+
+
 def test_a_terrible_challenger_is_stopped_by_bets_before_there_is_an_effect() -> None:
     finding = finding_of(stream(50, worse=20.0))
     assert finding.result.effect is None

@@ -234,11 +234,17 @@ class RowScore:
         beyond = self.high - self.low or max(abs(self.low), 1.0)
         return np.clip(values[~np.isnan(values)], self.low - beyond, self.high + beyond)
 
-    def labelled(self, exposures: Sequence[ShownExposure], *, window_s: float) -> float | None:
-        """Returns the share of the rows that have a label by then; None where nothing was predicted."""
+    def labelled(
+        self, exposures: Sequence[ShownExposure], *, window_s: float, delay_s: float = 0.0
+    ) -> float | None:
+        """Returns the share of the rows that have a label by then; None where nothing was predicted.
+
+        Rows whose label cannot be told by then, as labels take `delay_s`, are left out: else more late visits
+        would look like fewer labels.
+        """
         until, num_rows, num_labelled = exposures[0].time + window_s, 0, 0
         for shown in exposures:
-            if predicted := self._predicted(shown):
+            if shown.time <= until - delay_s and (predicted := self._predicted(shown)):
                 labels = self._labels(shown, until)
                 num_rows += len(predicted)
                 num_labelled += int((~np.isnan(labels)).sum()) if len(labels) == len(predicted) else 0

@@ -37,7 +37,7 @@ from daybreak.extensions.live_test.guardrails import (
     guardrails,
     two_means,
 )
-from daybreak.extensions.live_test.live_score import LISTS, LiveScore, RowScore
+from daybreak.extensions.live_test.live_score import LISTS, LiveScore, RowScore, ShownExposure
 from daybreak.extensions.live_test.looks import Looks
 from daybreak.extensions.live_test.observations import Observation, ObservationLog, arms, chances, settled
 from daybreak.extensions.live_test.segments import attributes_as_drawn, segments
@@ -49,6 +49,7 @@ from daybreak.statistics.unpaired import adjusted, effect
 
 Floats = NDArray[np.float64]
 MOST_UNLABELLED = 0.05  # of a user's rows, by which the arms may differ
+USUALLY = 0.9  # of the labels that come in time, come within the usual delay
 LEAST_FORETOLD = 0.01  # of the variance of scores, by what is known before the test, to be told
 
 
@@ -192,7 +193,9 @@ def _labels(over: list[Observation], scores: list[float | None], design: Design)
     users = srm.check(arms(known), chances(known))
     if users.status is Status.MISMATCH or not isinstance(by, RowScore):
         return (check("labels", users),)
-    shares = [by.labelled(one.judged, window_s=design.window_s) if one.judged else None for one in over]
+    visits, window_s = [one.judged for one in over], design.window_s
+    delay_s = _usual_delay_s(visits, window_s)
+    shares = [by.labelled(one, window_s=window_s, delay_s=delay_s) if one else None for one in visits]
     asked, known_shares = _labelled(over, shares)
     arm, values = arms(asked), np.array(known_shares, dtype=np.float64)
     if not 0 < arm.sum() < arm.size:
@@ -207,6 +210,14 @@ def _labels(over: list[Observation], scores: list[float | None], design: Design)
         return (Check(name="labels", ok=True, text=text),)
     told = f"{text}, which differ by more than {MOST_UNLABELLED:.0%}; look at what delays or drops labels"
     return (Check(name="labels", ok=False, text=told),)
+
+
+def _usual_delay_s(visits: Sequence[Sequence[ShownExposure]], window_s: float) -> float:
+    """Returns within how many seconds most labels of users' first visits come, of those in time."""
+    first = [of_user[0] for of_user in visits if of_user]
+    delays = [one.taken_at - one.time for one in first if one.taken_at is not None]
+    in_time = [max(delay, 0.0) for delay in delays if delay <= window_s]
+    return float(np.quantile(in_time, USUALLY)) if in_time else 0.0
 
 
 def _compared(
