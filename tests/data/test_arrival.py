@@ -258,6 +258,17 @@ def test_a_mark_in_each_hour_waits_for_the_last_hour_and_one_of_the_table_marks_
     assert Files("../sales/all", success_file="_SUCCESS").days() == [TONIGHT, nth(5)]
 
 
+def test_hours_that_had_no_rows_do_not_keep_back_days_whose_other_hours_are_marked(morning: Morning) -> None:
+    for number in range(4):
+        for hour in set(range(24)) - {3 + number % 2}:  # the empty hour is another one each day
+            morning.deliver(nth(number), to=f"all/day={{day}}/hour={hour:02}/a.parquet")
+            (morning.sales / f"all/day={nth(number)}/hour={hour:02}/_SUCCESS").touch()
+    # Of the newest day, the missing hour may still come.
+    assert Files("../sales/all", success_file="_SUCCESS").days() == [*map(nth, range(3))]
+    morning.deliver(TONIGHT, to="all/day={day}/hour=00/a.parquet")
+    assert Files("../sales/all", success_file="_SUCCESS").days() == [*map(nth, range(4))]
+
+
 def test_a_file_that_was_renamed_since_it_was_listed_is_another_version(morning: Morning) -> None:
     morning.deliver(TONIGHT)
     source = Files(morning.url)

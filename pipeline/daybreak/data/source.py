@@ -233,16 +233,19 @@ class Files:
     def _up_to_success(self, days: list[date]) -> list[date]:
         """Returns the days up to the newest that is whole by its files `success_file`; none without any."""
         for number in range(len(days), max(0, len(days) - MOST_UNMARKED), -1):
-            if self._is_marked(days[number - 1]):
+            if self._is_marked(days[number - 1], is_newest=number == len(days)):
                 return days[:number]
         return []
 
-    def _is_marked(self, day: date) -> bool:
-        """Returns whether all files of a day have the file `success_file` beside them, of all hours."""
+    def _is_marked(self, day: date, *, is_newest: bool) -> bool:
+        """Returns whether all files of a day have the file `success_file` beside them, of all hours.
+
+        Hours that are missing once a later day has begun had no rows, as for days without marks.
+        """
         files, name = self.listing.by_day()[day], day_files.filled(self.success_file, day)
         marks = [self.listing.mark_of(file, name) for file in files]
         of_hours = any(day_files.hour_in(f"{mark}/") != day_files.NO_HOUR for mark in marks)
-        return all(marks) and (not of_hours or self._is_whole(day))
+        return all(marks) and (not of_hours or not is_newest or self._is_whole(day))
 
     def _is_whole(self, day: date) -> bool:
         """Returns whether a day has its last hour, and no gap that the day before has not, as of a night."""
