@@ -311,16 +311,22 @@ def test_a_database_offers_days_up_to_its_watermark(tmp_path: Path, mark: str, n
 
 
 def _trained(
-    morning: Morning, *, planned_hours: float, fastest_hours: float | None, after_hours: float = 0.0
+    morning: Morning,
+    *,
+    planned_hours: float,
+    fastest_hours: float | None,
+    after_hours: float = 0.0,
+    test_hours: float = 0.0,
 ) -> Night:
     """Returns a night that follows one in the ledger, whose job began after an hour."""
     started = FIRST + timedelta(days=1)
+    trained_by = started + timedelta(hours=min(18, 24 - after_hours - test_hours))
     fastest = [
         Placement(
             rental=Rental(machine="h100"),
             expected_s=1.0,
             expected_usd=1.0,
-            latest_start=started + timedelta(hours=18 - hours),
+            latest_start=trained_by - timedelta(hours=hours),
         )
         for hours in (fastest_hours,)
         if hours is not None
@@ -333,14 +339,22 @@ def _trained(
         num_samples=1,
         checkpoint_every_s=60.0,
         fallbacks=tuple(fastest),
-        after=(Portion(name="gate", expected_s=after_hours * 3600, expected_usd=0.0),),
+        after=(
+            Portion(name="gate", expected_s=after_hours * 3600, expected_usd=0.0),
+            Portion(name="live test", expected_s=test_hours * 3600, expected_usd=0.0),
+        ),
         reasons=PlanReasons(runner_up=""),
     )
     training = minimal_training(elapsed_s=1800.0, ended_at=started + timedelta(hours=3.5))
     batch = Batch(day=nth(3), num_rows=1, num_bytes=1, digest="", late_days=(), waited_hours=2.0)
     for record in (plan, training, batch):
         records.write(record, records.RUN)
-    commit = close(1, after="", train_until=started + timedelta(hours=18))
+    commit = close(
+        1,
+        after="",
+        train_until=started + timedelta(hours=18),
+        decide_until=started + timedelta(hours=24),
+    )
     tonight = minimal_night(OPENED, id=str(TONIGHT), day=TONIGHT, previous=commit)
     return replace(
         tonight, train_until=OPENED + timedelta(hours=18), decide_until=OPENED + timedelta(hours=24)
@@ -362,6 +376,31 @@ def test_a_night_waits_no_longer_than_the_fastest_machines_need(
     )
     with pytest.raises(NothingToDo, match="takes both days"):
         morning.look(night=tonight, at=13)
+
+
+@pytest.mark.parametrize(
+    ("after_hours", "test_hours", "until"),
+    [
+        (8, 0, "17:00"),  # 24 - 8 - 1 - 1 hours: the last start is 8 h before the decision already
+        (0, 12, "19:00"),  # 18 - 1 - 1 hours: a plan gives up the live test before the night
+    ],
+)
+def test_what_follows_training_shortens_the_wait_once_and_a_live_test_not_at_all(
+    morning: Morning,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    after_hours: float,
+    test_hours: float,
+    until: str,
+) -> None:
+    make_home(tmp_path / "night", monkeypatch)
+    morning.params["wait_hours"] = 20
+    tonight = _trained(
+        morning, planned_hours=4, fastest_hours=1, after_hours=after_hours, test_hours=test_hours
+    )
+    with pytest.raises(NotYet, match=f"waits until 2025-03-06 {until} UTC, after which training"):
+        morning.look(night=tonight)
 
 
 def test_a_first_night_waits_no_longer_than_until_its_training_has_to_end(morning: Morning) -> None:

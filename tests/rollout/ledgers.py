@@ -53,6 +53,7 @@ def close(
     started = FIRST + timedelta(days=number)
     fields: dict[str, Any] = {
         "train_until": started + timedelta(hours=1),
+        "decide_until": started + timedelta(hours=2),
         "started_at": started,
         "trigger": "schedule",
         **of_night,
@@ -60,7 +61,6 @@ def close(
     night = Night(
         id=release_of(number).night,
         day=started.date(),
-        decide_until=started + timedelta(hours=2),
         budget_usd=3,
         code_commit=checkout.git("rev-parse", "HEAD"),
         previous=after,

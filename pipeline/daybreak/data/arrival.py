@@ -15,6 +15,7 @@ ones are needed, which the sentence says. Where no night has trained, waiting en
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,8 @@ from daybreak.contract import clock, records
 from daybreak.contract.data_source import Source
 from daybreak.contract.errors import NoFiles, NothingToDo, NotYet, ParamsError, SourceUnreachable
 from daybreak.contract.formats import duration
-from daybreak.contract.record_types import BEFORE_TRAINING, Night
+from daybreak.contract.record_parts import Portion
+from daybreak.contract.record_types import BEFORE_TRAINING, LIVE_TEST, Night
 from daybreak.contract.sections import IngestParams
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -72,9 +74,10 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
     submitted = training.ended_at - timedelta(seconds=training.took_s)
     overhead = submitted - entry.night.started_at - timedelta(hours=entry.batch.waited_hours)
     planned = timedelta(seconds=plan.forecast.interval[1])
-    fastest = min([planned, *(entry.night.train_until - one.latest_start for one in plan.fallbacks)])
-    after = timedelta(seconds=sum(portion.expected_s for portion in plan.after))
-    trained_by = min(night.train_until, night.last_decision - after)
+    took_until = _trained_by(entry.night, plan.after)
+    fastest = min([planned, *(took_until - one.latest_start for one in plan.fallbacks)])
+    # A plan gives up the live test before faster machines, so it shortens no wait.
+    trained_by = _trained_by(night, [one for one in plan.after if one.name != LIVE_TEST])
 
     def arrived_by(job: timedelta) -> datetime:
         return trained_by - max(overhead + job, job / (1 - BEFORE_TRAINING))
@@ -86,6 +89,11 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
         machines=str(plan.rental),
         is_cut=last < until,
     )
+
+
+def _trained_by(night: Night, after: Iterable[Portion]) -> datetime:
+    """Returns by when a night has to have trained, as what follows takes before its decision."""
+    return min(night.train_until, night.last_decision - timedelta(seconds=sum(p.expected_s for p in after)))
 
 
 class Arrival:

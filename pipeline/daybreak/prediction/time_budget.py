@@ -16,11 +16,11 @@ from statistics import NormalDist
 
 from daybreak.contract import formats
 from daybreak.contract.errors import PlanError
-from daybreak.contract.record_types import BEFORE_TRAINING, Dataset, Night, Profile
+from daybreak.contract.record_types import BEFORE_TRAINING, LIVE_TEST, Dataset, Night, Profile
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.startup import IN_RUN_S, StartupPart, typical
 
-EVALUATION, GATE, REFIT, TEST = "evaluation", "register and gate", "refit", "live test"
+EVALUATION, GATE, REFIT, TEST = "evaluation", "register and gate", "refit", LIVE_TEST
 TEST_SHARES = tuple(tenths / 10 for tenths in range(10, -1, -1))  # of the hours that a live test needs
 FORWARD = 1 / 3  # share of a step that is the forward pass; the backward pass costs twice as much
 ARMS = 2  # models that are scored: challenger and champion
