@@ -84,7 +84,7 @@ def test_what_a_stage_waits_for_is_shown_until_it_is_done(
         "the source has no data for 2025-01-03, its newest before that is 2025-01-02; the "
     )
     params.override(Path(), ["ingest.wait_hours=0"], into=Path())
-    with pytest.raises(NothingToDo, match=r"the night waited .* for it, and the next one takes both days"):
+    with pytest.raises(NothingToDo, match=r"the night waited .* for it, and the next one takes it if"):
         runner.run(Home.here(), "ingest")
     assert not list(Path().glob("data/run/*.waits"))
     assert shown() == ["is under way"]

@@ -92,11 +92,29 @@ def test_a_day_that_is_there_at_once_was_not_waited_for(morning: Morning) -> Non
 def test_a_day_that_never_comes_is_left_to_the_next_night_which_takes_both(morning: Morning) -> None:
     with pytest.raises(NotYet):
         morning.look()
-    with pytest.raises(NothingToDo, match="the night waited 6 h for it, and the next one takes both days"):
+    with pytest.raises(NothingToDo, match="the night waited 6 h for it, and the next one takes it if"):
         morning.look(at=6)
     morning.deliver(TONIGHT, nth(5))
     next_night = minimal_night(OPENED + timedelta(days=1), id=str(nth(5)), day=nth(5))
     assert morning.look(at=24, night=next_night).late_days == (*map(nth, range(4)), TONIGHT)
+
+
+def test_a_scheduled_night_that_waited_in_vain_takes_the_newest_day_that_no_night_has_had(
+    morning: Morning, caplog: pytest.LogCaptureFixture
+) -> None:
+    hours = {"train_until": OPENED + timedelta(hours=18), "decide_until": OPENED + timedelta(hours=24)}
+    tonight = minimal_night(OPENED, id=str(TONIGHT), day=TONIGHT, trigger="schedule", **hours)
+    with pytest.raises(NotYet):
+        morning.look(night=tonight)
+    batch = morning.look(at=6, night=tonight)
+    assert (batch.day, batch.waited_hours) == (nth(3), 6)
+    assert "the night is of 2025-03-04, the newest day that none has had" in caplog.text
+    moved = records.read(Night, records.RUN)
+    assert moved == replace(tonight, day=nth(3))
+    assert morning.look(at=7, night=moved) == batch  # as after a kill
+    again = minimal_night(OPENED, id="again", day=TONIGHT, trigger="schedule", **hours)
+    with pytest.raises(NothingToDo, match="no data for 2025-03-05"):  # the night before had 2025-03-04
+        morning.look(at=6, night=again)
 
 
 def test_without_hours_to_wait_a_missing_day_is_left_at_once(morning: Morning) -> None:
@@ -186,7 +204,7 @@ def test_a_day_that_never_settles_is_left_to_the_next_night(morning: Morning) ->
         with pytest.raises(NotYet):
             morning.look(at=number * 0.49)
     morning.deliver(TONIGHT, num_rows=59)
-    with pytest.raises(NothingToDo, match="takes both days"):
+    with pytest.raises(NothingToDo, match="takes it if it has come"):
         morning.look(at=6.1)
 
 
@@ -374,7 +392,7 @@ def test_a_night_waits_no_longer_than_the_fastest_machines_need(
         "the night waits until 2025-03-06 16:00 UTC, after which training would not be done in time; from "
         "2025-03-06 08:00 UTC on t4 is too slow, and faster machines are needed"
     )
-    with pytest.raises(NothingToDo, match="takes both days"):
+    with pytest.raises(NothingToDo, match="takes it if it has come"):
         morning.look(night=tonight, at=13)
 
 

@@ -47,6 +47,7 @@ from daybreak.contract.record_parts import (
 )
 
 ADOPTS = "adopt: "  # how the trigger of a night begins that adopts a model, which it names
+SCHEDULE = "schedule"  # the trigger of a night by a schedule, of cron too
 BEFORE_TRAINING = 0.05  # share of the time until training ends that plans keep for the stages before it
 LIVE_TEST = "live test"  # name of the portion that a plan keeps for users to judge, where it has the time
 Action = Literal["promote", "reject", "wait", "no data"]  # what a gate decides

@@ -11,12 +11,14 @@ done in time any more. How long that takes is read off the night before:
 
 So waiting ends at last - overhead - job of the fastest machines, where last is train_until, or what
 evaluation and gate take before the decision; from last - overhead - job of the planned machines on, faster
-ones are needed, which the sentence says. Where no night has trained, waiting ends at train_until.
+ones are needed, which the sentence says. Where no night has trained, waiting ends at train_until. A night of
+a schedule then takes the newest day that no night has had, if there is one.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,10 +28,12 @@ from daybreak.contract.data_source import Source
 from daybreak.contract.errors import NoFiles, NothingToDo, NotYet, ParamsError, SourceUnreachable
 from daybreak.contract.formats import duration
 from daybreak.contract.record_parts import Portion
-from daybreak.contract.record_types import BEFORE_TRAINING, LIVE_TEST, Night
+from daybreak.contract.record_types import BEFORE_TRAINING, LIVE_TEST, SCHEDULE, Night
 from daybreak.contract.sections import IngestParams
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
+
+log = logging.getLogger(__name__)
 
 NIGHTS_BACK = 7  # among which the newest that trained is sought
 LOOKED_EVERY_S = 60.0
@@ -145,10 +149,30 @@ class Arrival:
             self._missing(f"the source has no data for {day}, {newest}")
         if self._params.newer_day and self._is_newest:
             self._missing(f"{day} is the newest day of the source, and may not be whole (ingest.newer_day)")
-        if self._params.settle_minutes and self._is_newest:
+        if self._params.settle_minutes and self._is_newest and not self._seen.get("instead"):
             self._expect_settled(source)
         if self._seen.get("waits") and not self._seen["arrived"]:
             self._keep(arrived=clock.utc().isoformat())
+
+    def instead(self, here: Collection[date], reason: NothingToDo) -> Night:
+        """Returns the night, of the newest day after those here, where it waited in vain for its own.
+
+        Otherwise a source that is always later than its nights wait would never be trained again. Raises
+        `reason` where there is no such day, or no schedule asked for the night.
+        """
+        waits = self._params.wait_hours and self._is_newest and self._night.trigger == SCHEDULE
+        is_last_open = self._params.newer_day and self._night.day not in self._offered
+        whole = self._offered[:-1] if is_last_open else self._offered
+        known = max(here, default=date.min)
+        days = [one for one in whole if known < one < self._night.day]
+        if not (waits and days):
+            raise reason
+        text = "the night is of %s, the newest day that none has had, since %s did not come in time"
+        log.warning(f"{text}; a later night takes it", days[-1], self._night.day)
+        now = clock.utc().isoformat()
+        self._keep(waits=True, arrived=now, instead=str(days[-1]))
+        self._night = replace(self._night, day=days[-1])
+        return self._night
 
     def empty(self) -> NoReturn:
         """Raises NotYet or NothingToDo, like `expect`, since the day came without rows."""
@@ -182,7 +206,9 @@ class Arrival:
         if not self._seen.get("waits"):
             raise NothingToDo(why)
         waited = duration((clock.utc() - self._night.started_at).total_seconds())
-        raise NothingToDo(f"{why}; the night waited {waited} for it, and the next one takes both days")
+        raise NothingToDo(
+            f"{why}; the night waited {waited} for it, and the next one takes it if it has come"
+        )
 
     def _keep(self, **more: object) -> None:
         self._seen |= more

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract import disk, records
 from daybreak.contract.data_source import Source
 from daybreak.contract.days import check_over
-from daybreak.contract.errors import DataError, JobError
+from daybreak.contract.errors import DataError, JobError, NothingToDo
 from daybreak.contract.formats import counted
 from daybreak.contract.record_types import Batch, Night
 from daybreak.contract.sections import IngestParams
@@ -57,7 +57,8 @@ def ingest(home: Home, night: Night, source: Source, table: Table, params: Inges
     or lies without rows between others where days are cut by time, is restated to no rows. Days after the
     night's never come in. A late day that cannot be read is left for the next night, with a warning, and so
     is a day that is no longer delivered. `late_days` of the batch lists the earlier days. Rows of erased
-    units (daybreak/extensions/erasure/erase.py) stay out.
+    units (daybreak/extensions/erasure/erase.py) stay out. A night that waited in
+    vain for its day may become one of an earlier day, which its record then has (arrival.py).
 
     Raises:
         ParamsError: the night's day was not over when the night was opened.
@@ -72,11 +73,15 @@ def ingest(home: Home, night: Night, source: Source, table: Table, params: Inges
     here = set(partitions(RAW))
     arrival = Arrival(home, night, params, work=work)
     days = sorted(set(source.days())) if night.day in here else arrival.days(source)
-    offered = [day for day in days if day <= night.day]
     if words := left_out_in_words(getattr(source, "left_out", dict)()):
         log.info("%s", words)
     if night.day not in here:
-        arrival.expect(source)
+        try:
+            arrival.expect(source)
+        except NothingToDo as reason:
+            night = arrival.instead(here, reason)
+            records.write(night, home.records)  # it is of that day for all stages
+    offered = [day for day in days if day <= night.day]
     before = [day for day in here if day < night.day]
     back = max(params.late_days, _days_until_ripe(table)) if before else params.history_days
     outdated = {day for day in before if not _has_columns_of(table, part_of(day))}

@@ -30,7 +30,7 @@ from daybreak.contract.errors import (
 )
 from daybreak.contract.formats import counted, dollars
 from daybreak.contract.record_parts import MonthBudget
-from daybreak.contract.record_types import Champion, Night, Release
+from daybreak.contract.record_types import SCHEDULE, Champion, Night, Release
 from daybreak.contract.sections import LiveSections, NightParams, Params
 from daybreak.contract.table import Table
 from daybreak.evaluation import live_judge
@@ -52,7 +52,6 @@ from daybreak.storage.home import Home
 log = logging.getLogger(__name__)
 
 ARRAYS, KEYS = "data/arrays", "keys.json"
-SCHEDULE = "schedule"  # the trigger of a night by a schedule, of cron too
 SETTLING_DAYS = 14  # that follow a cold start, before slow drift is a reason for another
 NIGHTS_BACK = 7  # in which a night that predicted is looked for
 UNKNOWN_S, STARTING_S = 600.0, 120.0  # that predictions take before any did; until a stage is called
