@@ -77,8 +77,9 @@ def test_half_open_connections_of_one_address_leave_the_router_to_the_others(hom
             session.get_adapter("http://").poolmanager.connection_pool_kw["source_address"] = (ELSEWHERE, 0)
             with session:
                 assert session.get(f"{router.url}/health", timeout=300).status_code == 200
-            assert answer_of(ours[-1]) == (408, "headers took more than 3 s; send them at once")
-            assert {answer_of(one)[0] for one in ours[:20]} == {0}
+            answers = [answer_of(one) for one in ours]
+            assert (408, "headers took more than 3 s; send them at once") in answers[20:]
+            assert {status for status, _ in answers[:20]} == {0}
         assert router.recommend("u1")["items"]
 
 
