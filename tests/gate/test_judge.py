@@ -17,14 +17,13 @@ from daybreak.contract.sections import GateParams, GateSections, SmokeTestParams
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import write_scores
 from daybreak.extensions.live_test.looks import last_bound
+from daybreak.gate.chain import LOOKED_AT, of_a_year
 from daybreak.gate.judge import (
-    LOOKED_AT,
     _Challenge,
     _gain,
     fit_to_serve,
     gate,
     judge_scores,
-    of_a_year,
     rules_for_users,
     rules_of,
 )

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from daybreak.contract.record_parts import Chain, Difference
-from daybreak.contract.record_types import Release, Verdict, Watch
+from daybreak.contract.record_types import Evaluation, Release, Verdict, Watch
 from daybreak.contract.sections import GateParams
+from daybreak.gate import watch
 from daybreak.gate.watch import compare
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.minimal_records import minimal_night
+from tests.rollout.ledgers import close, make_home, release_of
 
 SERVING = Release(version=4, replaced=3)
 FIRST = date(2026, 1, 1)
@@ -65,6 +69,43 @@ def test_a_night_without_a_day_of_its_own_adds_nothing() -> None:
     lost = chain(predecessor=-0.01, champion=0.0)
     again = replace(lost, predecessor=replace(lost.predecessor, days=()))
     assert watched(*[again] * 7, lost, promoted=changed).outcome == "kept"
+
+
+def test_a_day_that_several_nights_hold_out_is_counted_once() -> None:
+    def held_out(number: int, num_by_day: tuple[int, ...]) -> Evaluation:
+        days = tuple(FIRST + timedelta(days=number + day) for day in range(3))
+        return Evaluation(
+            model_digest="",
+            data_digest="",
+            num_samples=30,
+            metrics={},
+            slices=(),
+            days=days,
+            num_by_day=num_by_day,
+        )
+
+    def num_samples(*num_by_day: int) -> int:
+        lost = chain(predecessor=-0.01, champion=0.0)
+        past = [replace(entry(n, lost), evaluation=held_out(n, num_by_day)) for n in (3, 2, 1)]
+        past.append(entry(0, chain(step=0.0), champion=3, release=SERVING))
+        return compare(SERVING, past, GateParams()).num_samples
+
+    assert num_samples(10, 10, 10) == 50
+    assert num_samples() == 30  # which samples are of which day is not known
+
+
+def test_the_release_is_looked_back_on_however_long_ago_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, a refresh would have to be no worse at all."""
+    make_home(tmp_path, monkeypatch)
+    commits = [close(1, after="", release=release_of(1))]
+    commits.append(close(2, after=commits[-1], release=release_of(2)))
+    commits += [close(3, after=commits[-1])]
+    commits += [close(4, after=commits[-1])]
+    assert [one.commit for one in watch.since_release(Home.here())] == commits[:0:-1]
+    monkeypatch.setattr(watch, "of_a_year", lambda newest_first, _: newest_first[:1])
+    assert [one.commit for one in watch.since_release(Home.here())] == [commits[3], commits[1]]
 
 
 def test_a_refresh_may_be_worse_by_less_than_the_margin() -> None:

@@ -24,8 +24,9 @@ has lost. Pure.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
+from itertools import takewhile
 from math import ceil, floor, log10, sqrt
 from typing import Any
 
@@ -40,11 +41,20 @@ from daybreak.evaluation.scores import Columns, of_days_after
 from daybreak.statistics.control_chart import Mean
 from daybreak.statistics.level import Level, level, nights_to_show
 from daybreak.statistics.paired import per_unit
+from daybreak.storage.branch import Commit
 from daybreak.storage.ledger import Entry
 
 MOST_DAYS = 28  # of an anchor
 NIGHTS = 28  # of a chain, that are looked back on
 NIGHTS_PER_YEAR = 365
+LOOKED_AT = 2 * NIGHTS  # commits of the ledger, of which some are of nights that judged nothing
+
+
+def of_a_year(newest_first: Sequence[Commit], day: date) -> Sequence[Commit]:
+    """Returns the commits of the year up to a day, or those of as many nights as days, if these are more."""
+    since = datetime.combine(day, time(tzinfo=UTC)) - timedelta(days=NIGHTS_PER_YEAR + 1)
+    num = sum(1 for _ in takewhile(lambda commit: commit.time >= since.timestamp(), newest_first))
+    return newest_first[: max(num, NIGHTS_PER_YEAR + LOOKED_AT)]
 
 
 def anchor_of(champion: Release, made: Entry | None, *, day: date) -> Anchor:

@@ -15,9 +15,7 @@ By `gate.scores`, held-out scores decide, or users who meet one model or the oth
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
-from itertools import takewhile
 
 from daybreak.contract import clock
 from daybreak.contract.errors import ReleaseError
@@ -31,8 +29,8 @@ from daybreak.evaluation.scores import Columns, read_scores, with_prefix
 from daybreak.evaluation.smoke_test import only_slow, smoke_test
 from daybreak.gate import recipe_test
 from daybreak.gate.all_metrics import LEAST_MARGIN, guardrails_of, success_of
-from daybreak.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
-from daybreak.gate.plausibility import NIGHTS, plausible
+from daybreak.gate.chain import apply_chain, chain_of, of_a_year
+from daybreak.gate.plausibility import plausible
 from daybreak.gate.verdict import decide
 from daybreak.registry import approval
 from daybreak.registry.lineage import ADOPTED, is_declared_equal, is_refresh, recipe, what_changed
@@ -42,12 +40,10 @@ from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion
 from daybreak.storage import ledger
-from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
-LOOKED_AT = 2 * NIGHTS  # commits of the ledger, of which some are of nights that judged nothing
 RELATIVE_MARGIN = 0.01  # of the champion's score, where neither params.yaml nor the workload has one
 
 
@@ -319,13 +315,6 @@ def _earlier(home: Home, night: Night) -> list[ledger.Entry]:
     """Returns the entries of a year, newest first, without tonight, which has one if it was closed before."""
     entries = ledger.entries_of(home, of_a_year(ledger.commits(home), night.day))
     return [entry for entry in entries if entry.rollback or entry.night.id != night.id]
-
-
-def of_a_year(newest_first: Sequence[Commit], day: date) -> Sequence[Commit]:
-    """Returns the commits of the year up to a day, or those of as many nights as days, if these are more."""
-    since = datetime.combine(day, time(tzinfo=UTC)) - timedelta(days=NIGHTS_PER_YEAR + 1)
-    num = sum(1 for _ in takewhile(lambda commit: commit.time >= since.timestamp(), newest_first))
-    return newest_first[: max(num, NIGHTS_PER_YEAR + LOOKED_AT)]
 
 
 def judge_scores(

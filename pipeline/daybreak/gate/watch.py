@@ -3,14 +3,15 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
+from itertools import takewhile
 from typing import Literal
 
 from daybreak.contract.errors import PipelineError, ReleaseError
 from daybreak.contract.formats import counted
 from daybreak.contract.record_parts import Difference, MeasuredEffect
-from daybreak.contract.record_types import Release, Watch
+from daybreak.contract.record_types import Evaluation, Release, Watch
 from daybreak.contract.sections import (
     GateParams,
     LiveSections,
@@ -20,8 +21,8 @@ from daybreak.contract.sections import (
 )
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.gate import served_days, served_notices
-from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, counts
-from daybreak.gate.judge import LOOKED_AT, rules_of
+from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, counts, of_a_year
+from daybreak.gate.judge import rules_of
 from daybreak.registry import aliases
 from daybreak.rollout import saga
 from daybreak.rollout.hold import WATCH
@@ -92,7 +93,7 @@ def _champion(home: Home, params: LiveSections, edits: WatchParams) -> Watch:
     if users:
         users.hold_back(home, serving, before, params)
     edit += f"{held.result.sentence}; " if held else ""
-    watched = compare(serving, ledger.history(home, LOOKED_AT), params.gate)
+    watched = compare(serving, since_release(home), params.gate)
     if watched.outcome == "no data" and held:  # users have compared them
         watched = replace(watched, outcome="kept")
     if watched.outcome == "rolled back":
@@ -118,6 +119,17 @@ def _held_back(home: Home, serving: Release) -> Release | None:
     return before.release if before else None
 
 
+def since_release(home: Home) -> list[Entry]:
+    """Returns the entries since the newest release, at most of a year, and that of the release itself.
+
+    It says how much worse the champion may be, however long ago it was.
+    """
+    listed, newest = ledger.commits(home), next(iter(ledger.releases(home)), None)
+    later = list(takewhile(lambda commit: newest is None or commit.id != newest.id, listed))
+    looked_at = of_a_year(later, datetime.now(UTC).date())
+    return ledger.entries_of(home, [*looked_at, *listed[len(later) : len(later) + 1]])
+
+
 def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watch:
     """Compares the champion with the versions before it, over the days since its promotion.
 
@@ -138,7 +150,7 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
     before = _level(from_before, params)
     anchored = _level([chain.champion for chain in chains], params)
     judged = [entry.evaluation for entry in (*later, promotion) if entry and entry.evaluation]
-    looked = partial(_watched, serving=serving, num_samples=sum(one.num_samples for one in judged))
+    looked = partial(_watched, serving=serving, num_samples=_num_samples(judged))
     this, replaced = f"version {serving.version}", f"version {serving.replaced}"
     if before is None or newest is None:
         return looked("no data", reason=f"no night has compared {this} with {replaced} yet")
@@ -174,6 +186,19 @@ def _since_promotion(serving: Release, past: Sequence[Entry]) -> tuple[Entry | N
         if entry.verdict and entry.verdict.champion == serving.version:
             later.append(entry)
     return None, later
+
+
+def _num_samples(newest_first: Sequence[Evaluation]) -> int:
+    """Returns how many samples were judged, those of a day that several nights held out once."""
+    total, seen = 0, date.min
+    for one in reversed(newest_first):
+        is_new = [day > seen for day in one.days]
+        if all(is_new):
+            total += one.num_samples
+        else:  # a night whose samples cannot be told apart by day adds none
+            total += sum(num for num, new in zip(one.num_by_day, is_new, strict=False) if new)
+        seen = max(seen, *one.days) if one.days else seen
+    return total
 
 
 def _level(differences: Sequence[Difference | None], params: GateParams) -> Level | None:

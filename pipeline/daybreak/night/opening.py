@@ -499,7 +499,7 @@ def _why_cold(home: Home, champion: Champion | None, day: date, asked: Params) -
     from daybreak.gate import chain, cold_start
 
     erased = erasures.of_version(home, champion.version) if champion else ""
-    past = ledger.history(home, chain.NIGHTS_PER_YEAR)
+    past = ledger.entries_of(home, chain.of_a_year(ledger.commits(home), day))
     spent = cold_start.why_cold(champion, past, day=day, when_spent=asked.gate.when_spent)
     if erased or spent or asked.validate_.slow_drift != "cold":
         return erased or spent
