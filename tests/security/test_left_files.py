@@ -1,7 +1,7 @@
 """What a version leaves instead of a file that it is to write: no stage reads by it. Real processes."""
 
+import ast
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,8 +73,8 @@ def test_of_what_a_version_left_only_a_file_is_opened(process: CodeHost, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["a link", "a pipe"])
-def test_predictions_are_no_copy_of_what_a_link_leads_to(
+@pytest.mark.parametrize("what", ["a link", "a pipe", "a file"])
+def test_predictions_are_no_copy_of_what_is_no_file_of_rows(
     process: CodeHost, tmp_path: Path, what: str
 ) -> None:
     scorer = Scorer(
@@ -103,7 +103,13 @@ import os, sys
 from toy import Toy
 
 asked = sys.modules["daybreak.evaluation.own_code"]
-asked.np.savez = lambda to, **columns: os.symlink("SECRET", to)
+LEFT = {
+    "a link": lambda to: os.symlink("SECRET", to),
+    "an array": lambda to: asked.np.save(open(to, "wb"), asked.np.zeros(3)),
+    "objects": lambda to: asked.np.save(open(to, "wb"), asked.np.array([{}]), allow_pickle=True),
+    "text": lambda to: open(to, "w").write("rows"),
+}
+asked.np.savez = lambda to, **columns: LEFT["WHAT"](to)
 
 class Rogue(Toy):
     pass
@@ -111,13 +117,16 @@ class Rogue(Toy):
 
 
 @pytest.mark.slow
-def test_scores_of_own_code_are_no_copy_of_what_a_link_leads_to(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["a link", "an array", "objects", "text"])
+def test_scores_of_own_code_are_read_from_an_archive_of_columns_alone(
+    repository: Path, tmp_path: Path, what: str
+) -> None:
     version, toy = tmp_path / "version", Path(__file__).parents[1] / "toy" / "own" / "toy.py"
     model = version / "artifacts" / "model"
     make_model(model, 0.5, last_day=FIRST)
     facts = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps({**facts, "workload": "rogue:Rogue"}))
-    (tmp_path / "rogue.py").write_text(ROGUE.replace("SECRET", str(tmp_path / "id")))
+    (tmp_path / "rogue.py").write_text(ROGUE.replace("SECRET", str(tmp_path / "id")).replace("WHAT", what))
     (tmp_path / "id").write_text("canary")
     (version / carried_code.CODE).mkdir()
     carried_code.pack(
@@ -140,7 +149,12 @@ def test_folders_in_folders_stop_nobody_who_removes_them(
 
 def test_no_stage_opens_by_itself_what_a_version_wrote() -> None:
     package = Path(own_code.__file__).parents[1]
-    for path in package.rglob("*.py"):
-        text = path.read_text()
-        if "process.scratch" in text and path.name != "smoke_test.py":  # which writes there, before any code
-            assert re.search(r"process\.written\(", text), path
+    used = {
+        path.name: sum(isinstance(node, ast.Attribute) and node.attr == "scratch" for node in ast.walk(tree))
+        for path in package.rglob("*.py")
+        for tree in [ast.parse(path.read_text())]
+        if path.name != "host.py"
+    }
+    # Each names once what a version is to write; the last one writes there before any code of the version.
+    named = ("scorer.py", "own_code.py", "own_predictions.py", "smoke_test.py")
+    assert {name: num for name, num in used.items() if num} == dict.fromkeys(named, 1)

@@ -19,7 +19,7 @@ from daybreak.extensions.router.loading import served
 from daybreak.registry import carried_code, host
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.recorded import case_of
-from daybreak.serving.version_process import VersionProcess
+from daybreak.serving.version_process import OF_ENDED, VersionProcess, _Thread
 from tests.extensions.router.running import has_ended, until
 from tests.toy.nights import FIRST, make_arrays, make_model
 
@@ -240,3 +240,17 @@ def test_a_version_that_computes_ends_with_a_router_that_is_killed(
         process = int(router.stdout.readline())
         router.send_signal(signal.SIGKILL)
     until(lambda: has_ended(process))
+
+
+def test_calls_go_to_the_thread_of_ended_versions_only_where_their_own_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ended, alive = _Thread(1), _Thread(1)
+    ended.shutdown()
+    assert ended.submit(threading.get_ident).result() == OF_ENDED.submit(threading.get_ident).result()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        alive.submit(threading.get_ident)

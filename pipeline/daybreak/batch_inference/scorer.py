@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -64,9 +64,14 @@ class Scorer:
 
     def ask(self, process: VersionProcess, verb: str, to: Path, **arguments: Any) -> None:
         """Has a process of the version write a file, whole or not at all, without erased units."""
+        import pyarrow.parquet as pq
+
         there = process.scratch / to.name
         try:
             process.ask(verb, to=str(there), **arguments)
+            with process.reading(there) as file:
+                for _ in pq.ParquetFile(file, page_checksum_verification=True).iter_batches(BATCH):
+                    pass  # else a later step would fail, and not name the version
             written = process.written(there)
         except NoAnswer as error:
             if error.is_sentence:
@@ -76,7 +81,8 @@ class Scorer:
             ) from None
         with written as file:
             self.copy(file, to)
-        there.unlink(missing_ok=True)
+        with suppress(OSError):  # of what the version put in its place, which goes with its folder
+            there.unlink()
 
     def copy(self, source: BinaryIO, to: Path) -> None:
         """Copies a file of rows or predictions batch by batch, whole or not at all, without erased units."""

@@ -71,7 +71,10 @@ def asked(home: Home, folder: Path, *, arm: str, days: Sequence[date], batch_siz
     with CodeHost(__name__, answer_s=inf, home=home, reads=(home.tonight, folder)) as process:
         out = process.scratch / "columns.npz"
         process.ask("score", to=str(out), **case)
-        with process.written(out) as file, np.load(file, allow_pickle=False) as archive:
+        with process.reading(out) as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):  # one array
+                raise ValueError("it has no columns")
             return {column: archive[column] for column in archive.files}
 
 

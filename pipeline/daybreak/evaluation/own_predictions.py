@@ -43,7 +43,7 @@ def predictions(
             )
             tables = []
             for day in days:
-                with process.written(part_of(day, to)) as file:
+                with process.reading(part_of(day, to)) as file:
                     tables.append(pq.read_table(file))
         except NoAnswer as error:
             raise DataError(

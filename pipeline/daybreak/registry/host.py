@@ -32,7 +32,8 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -193,6 +194,15 @@ class CodeHost:
             os.close(opened)
             raise NoAnswer(f"it left no {path.name} that can be read: {error.strerror}") from None
         return os.fdopen(opened, "rb")
+
+    @contextmanager
+    def reading(self, path: Path) -> "Iterator[BinaryIO]":
+        """Yields a file as `written` opens it; NoAnswer also where what reads it in this block fails."""
+        with self.written(path) as file:
+            try:
+                yield file
+            except Exception as error:  # noqa: BLE001 a reader raises whatever the bytes of a version lead to
+                raise NoAnswer(f"it left no {path.name} that can be read: {error}") from None
 
     def close(self) -> None:
         """Ends the process."""

@@ -27,6 +27,8 @@ class _Thread(ThreadPoolExecutor):
         try:
             return super().submit(fn, *args, **kwargs)
         except RuntimeError:
+            if not self._shutdown:  # no thread can be started, or the interpreter ends
+                raise
             return OF_ENDED.submit(fn, *args, **kwargs)
 
 
