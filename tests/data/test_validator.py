@@ -26,6 +26,7 @@ from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, DOCS, QUARANTINE, validate
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.examples.shop.sold_lines import LINES
+from daybreak.storage.ledger import Entry
 from tests.clones import home_here
 from tests.minimal_records import minimal_night
 
@@ -334,6 +335,27 @@ def test_a_day_that_no_night_has_passed_comes_in_with_the_next_and_one_that_was_
     assert len(partitions(CLEAN)) == num_days
 
 
+@pytest.mark.parametrize("how", ["like", "unlike"])
+def test_weeks_are_held_against_the_anchor_once_a_week(how: str) -> None:
+    rule = f"slow drift: the last 14 days are {how} those that version 3, the anchor, learned from"
+    looked = Report(
+        num_rows=1,
+        num_clean=1,
+        num_quarantined=0,
+        expectations=(Expectation(rule=rule, column="(day)", num_failed=0, success=how == "like"),),
+        drift=(),
+        digest="",
+    )
+    night = minimal_night(datetime(2026, 1, 20, tzinfo=UTC), id="tonight")
+
+    def known(days_ago: int, *, anchor: int = 3, name: str = "before") -> bool:
+        before = minimal_night(night.started_at - timedelta(days=days_ago), id=name)
+        past = [Entry(commit="", subject="", rollback=False, night=before, report=looked)]
+        return validator.was_looked_at(past, night, anchor)
+
+    assert [known(6), known(7), known(1, anchor=33), known(0, name="tonight")] == [True, False, False, False]
+
+
 @pytest.mark.slow
 def test_weeks_that_are_unlike_those_of_the_anchor_are_a_warning(here: Path) -> None:
     days, params = partitions(CLEAN), ValidateParams(suite=str(SUITE))
@@ -344,7 +366,8 @@ def test_weeks_that_are_unlike_those_of_the_anchor_are_a_warning(here: Path) -> 
             days[-1], 3, dataset, {}, LINES, suite=suite.load(SUITE), params=params
         )
 
-    assert warned() == ()
+    (like,) = warned()
+    assert like.success and like.rule.startswith("slow drift: the last 14 days are like those")
     for day in days[-14:]:
         rows = pq.read_table(part_of(day, CLEAN), partitioning=None)
         place = rows.schema.get_field_index("price")

@@ -53,6 +53,7 @@ from daybreak.data.partitions import PART, RAW, part_of, partitions
 from daybreak.data.suite import Judge, Rule, RuleResult, Suite, load, rules_digest, rules_of, schema_rules
 from daybreak.storage import erasures, known_digests, ledger
 from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WEEKS = timedelta(days=14)  # each weekday twice
+LOOKED_AT = 28  # newest entries of the ledger, for a look at the anchor's weeks
+SLOW_DRIFT = "slow drift"
 CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
 RULES = CLEAN / "RULES.txt"
 OF_RAW = CLEAN / "RAW.json"  # digest of the raw rows that each day's were split from
@@ -137,7 +140,7 @@ def validate(
             *passed.note,
             *passed.unusual,
             *(
-                Expectation(rule=f"slow drift: {one.words}", column="(day)", num_failed=0, success=False)
+                Expectation(rule=f"{SLOW_DRIFT}: {one.words}", column="(day)", num_failed=0, success=False)
                 for one in trends
             ),
             *unlike,
@@ -583,14 +586,34 @@ def _since_anchor(
     suite: Suite,
     params: ValidateParams,
 ) -> tuple[Expectation, ...]:
-    """Returns a warning where the last weeks are unlike those that the chain's anchor was trained on."""
+    """Returns a warning where the last weeks are unlike those that the chain's anchor was trained on.
+
+    Looks once a week, as it reads four weeks, and as a season would be told each night.
+    """
     if champion is None or champion.anchor is None or params.slow_drift == "off":
         return ()
     anchor = champion.anchor.release.version
+    if was_looked_at(ledger.history(home, LOOKED_AT), night, anchor):
+        return ()
     (made,) = ledger.promotions(home, anchor)
     if made is None or made.dataset is None:
         return ()
     return unlike_anchor(night.day, anchor, made.dataset, judged, table, suite=suite, params=params)
+
+
+def was_looked_at(past: Sequence[Entry], night: Night, anchor: int) -> bool:
+    """Returns whether an earlier night held the weeks before it against this anchor, within a week."""
+    begins = f"{SLOW_DRIFT}: the last {WEEKS.days} days are "
+    of_anchor = f"those that version {anchor}, the anchor,"
+    reports = [
+        one.report
+        for one in past
+        if not one.rollback
+        and one.night.id != night.id
+        and timedelta(0) <= night.day - one.night.day < timedelta(weeks=1)
+    ]
+    rules = [one.rule for report in reports if report for one in report.expectations]
+    return any(rule.startswith(begins) and of_anchor in rule for rule in rules)
 
 
 def unlike_anchor(
@@ -603,7 +626,7 @@ def unlike_anchor(
     suite: Suite,
     params: ValidateParams,
 ) -> tuple[Expectation, ...]:
-    """Returns a warning where the weeks up to today are unlike the last of a version's training.
+    """Returns whether the weeks up to today are unlike the last of a version's training; () if not known.
 
     The limits of a day follow the weeks before it, and so never see what many of them add up to.
     """
@@ -621,15 +644,12 @@ def unlike_anchor(
         limits=suite.drift,
         limit=params.max_drift,
     )
-    if not unlike:
-        return ()
-    words = f"the last {WEEKS.days} days are unlike those that version {anchor}, the anchor, learned from"
-    log.warning("slow drift: %s: %s", words, "; ".join(unlike))
-    return (
-        Expectation(
-            rule=f"slow drift: {words}: {'; '.join(unlike)}", column="(day)", num_failed=0, success=False
-        ),
-    )
+    how = "unlike" if unlike else "like"
+    words = f"the last {WEEKS.days} days are {how} those that version {anchor}, the anchor, learned from"
+    rule = f"{SLOW_DRIFT}: {': '.join([words, *filter(None, ['; '.join(unlike)])])}"
+    if unlike:
+        log.warning("%s", rule)
+    return (Expectation(rule=rule, column="(day)", num_failed=0, success=not unlike),)
 
 
 def _history(
