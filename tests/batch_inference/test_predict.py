@@ -412,11 +412,26 @@ def test_of_a_day_without_clean_rows_those_of_the_newest_are_predicted_and_said(
     finally:
         (tmp_path / "kept").rename(part)
     assert made.of == f"clean rows of {before}, the newest, as {DAY} has none"
+    assert made.older == before
     assert f"predicted are {made.of}" in caplog.text
     rows = written(tmp_path / "out" / str(DAY))
     assert set(map(str, rows["daybreak_day"].to_pylist())) == {str(DAY)}
     assert set(rows["ts"].to_pylist()) == set(rows_of(before)["ts"].to_pylist())
-    assert run().of == f"clean rows of {DAY}"  # it came while the night waited
+    again = run()
+    assert (again.of, again.older) == (f"clean rows of {DAY}", None)  # it came while the night waited
+
+
+def test_rows_that_are_too_old_are_not_predicted_for_the_day(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "OLDEST_DAYS", 0)
+    part = part_of(DAY, Path("data/clean"))
+    part.rename(tmp_path / "kept")
+    try:
+        with pytest.raises(DataError, match=r"newest are of 2025-01-10, more than 0 days before; see why"):
+            run()
+    finally:
+        (tmp_path / "kept").rename(part)
 
 
 def test_a_home_whose_first_version_does_not_serve_yet_predicts_nothing(

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 WORK = Path("data/work/predict")
 LOCK = Path("data/work/predict.lock")
-OF_CLEAN = "clean rows of "  # a day: which rows predictions are of
+OLDEST_DAYS = 7  # that rows may be older than the night's day, and its predictions still be of use
 USERS = 10  # rows_per_file is of so many lists' users
 
 
@@ -62,7 +62,7 @@ def predict(
     """Returns the predictions that were written for the next day; None where they are not the night's own.
 
     Where the night's day has no clean rows, as it did not come or was not trusted, those of the newest day
-    that has some are predicted.
+    that has some are predicted, of the `OLDEST_DAYS` before; `Predictions.older` names it.
 
     Args:
         home: whose nights these are.
@@ -76,7 +76,8 @@ def predict(
     Raises:
         NothingToDo: none are asked for, no version serves yet, or the place has those of a later day.
         ParamsError: the place cannot be used.
-        DataError: there are no rows to predict, or predictions are too far from those of days before.
+        DataError: there are no rows to predict, or only old ones, or predictions are too far from those of
+            days before.
         ReleaseError: the version cannot be loaded, or predicts neither rows nor lists.
         JobError: the predictions cannot be written there.
     """
@@ -144,8 +145,7 @@ def _stands(done: Predictions, call: _Call) -> bool:
     Those of older rows do not, once the rows of the day are there and there is time for them.
     """
     since, until = call.night.predict_from, call.night.predict_until
-    is_older = done.of.startswith(OF_CLEAN) and done.of != f"{OF_CLEAN}{call.night.day}"
-    if is_older and part_of(call.night.day, call.home.tonight / CLEAN).exists():
+    if done.older and part_of(call.night.day, call.home.tonight / CLEAN).exists():
         return until is not None and clock.utc() >= until
     return done.version == call.version or (since is not None and clock.utc() >= since)
 
@@ -186,6 +186,7 @@ def _write(call: _Call, scored: "_Scored") -> Predictions:
         version=call.version,
         to=without_password(destinations.named(call.place, day=night.day)),
         of=scored.of,
+        older=scored.older,
         num_rows=num_rows,
         digest=digest,
         drift=drift,
@@ -218,6 +219,7 @@ class _Scored:
 
     files: list[Path]
     of: str
+    older: date | None  # whose rows are predicted, if not those of the night's day
     sample: "pa.Table"  # of the predictions alone
     num_kept: int  # files that a call before had scored
 
@@ -240,7 +242,7 @@ def _score(call: _Call, work: Path) -> _Scored:
         work=work,
     ) as version:
         is_lists = version.about["answers"] == "users"
-        of = _of_lists(version, arrays) if is_lists else _of_rows(version, call)
+        of, older = (_of_lists(version, arrays), None) if is_lists else _of_rows(version, call)
         case = {**beside, "of": of, "rows_per_file": given.rows_per_file, "top": given.top}
         case["source"] = given.source.model_dump(mode="json") if given.source else None
         if not is_lists and version.clean.exists():  # else nothing is predicted, or looked back on
@@ -257,7 +259,7 @@ def _score(call: _Call, work: Path) -> _Scored:
         num_kept = version.score(files, asks)
         names = (*version.about["beside"], *beside)
     sample = day_drift.sample_of(files, without=names, whole=names[0] if is_lists else "")
-    return _Scored(files=files, of=of, sample=sample, num_kept=num_kept)
+    return _Scored(files=files, of=of, older=older, sample=sample, num_kept=num_kept)
 
 
 def _arrays(home: Home, night: Night) -> NightArrays | None:
@@ -276,8 +278,11 @@ def _of_lists(version: Scorer, arrays: NightArrays | None) -> str:
     return f"lists of all users, by the data of night {arrays.night}"
 
 
-def _of_rows(version: Scorer, call: _Call) -> str:
-    """Returns which rows are predicted; ReleaseError where the version predicts none."""
+def _of_rows(version: Scorer, call: _Call) -> tuple[str, date | None]:
+    """Returns which rows are predicted, and their day if that is an older one than the night's.
+
+    Raises ReleaseError where the version predicts no rows, and DataError where all are too old.
+    """
     given = call.params.predict
     if version.about["answers"] != "rows":
         raise ReleaseError(
@@ -286,15 +291,21 @@ def _of_rows(version: Scorer, call: _Call) -> str:
             f"arrays here any more"
         )
     if given.source:
-        return f"rows of {given.source.use}"
+        return f"rows of {given.source.use}", None
     if version.about["names_rows"]:
-        return f"rows that {version.about['workload']}.score_rows names"
+        return f"rows that {version.about['workload']}.score_rows names", None
     day, wanted = _clean_day(version, call), call.night.day
     if day == wanted:
-        return f"{OF_CLEAN}{day}"
-    of = f"{OF_CLEAN}{day}, the newest, as {wanted} has none"
+        return f"clean rows of {day}", None
+    if (wanted - day).days > OLDEST_DAYS:
+        raise DataError(
+            f"{wanted} has no clean rows to predict, and the newest are of {day}, more than {OLDEST_DAYS} "
+            f"days before; see why none came since, or name rows that need no night by predict.source or "
+            f"score_rows"
+        )
+    of = f"clean rows of {day}, the newest, as {wanted} has none"
     log.warning("predicted are %s", of)
-    return of
+    return of, day
 
 
 def _clean_day(version: Scorer, call: _Call) -> date:

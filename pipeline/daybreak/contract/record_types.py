@@ -398,6 +398,9 @@ class Predictions(Record):
     version: int
     to: str  # URL, with variables of the environment as params.yaml names them
     of: str  # what was predicted: clean rows, the workload's score_rows, a source, or lists of users
+    older: date | None = (
+        None  # whose rows these are, where the night's day had none; None: they are the day's
+    )
     num_rows: int  # written
     digest: str  # of the rows as files, whatever they were written to
     drift: tuple[Drift, ...] = ()  # from the predictions of days before

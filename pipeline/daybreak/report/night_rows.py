@@ -88,6 +88,7 @@ class NightRow:
     predict_until: float = 0.0  # when predictions were to be written; 0: none were asked for
     num_predicted: int | None = None  # rows of predictions that were written; None: there were none
     predicted_by: int = 0  # version
+    predicted_of: str = ""  # older day whose rows were predicted; "": the night's own
 
     @property
     def is_rollback(self) -> bool:
@@ -192,6 +193,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         predict_until=night.predict_until.timestamp() if night.predict_until else 0.0,
         num_predicted=entry.predictions.num_rows if entry.predictions else None,
         predicted_by=entry.predictions.version if entry.predictions else 0,
+        predicted_of=_older(entry.predictions),
     )
 
 
@@ -296,7 +298,13 @@ class NightRows:
 
 def _with_predictions(row: NightRow, noted: Predictions | None) -> NightRow:
     """Returns the row with predictions that were written after its commit."""
-    return replace(row, num_predicted=noted.num_rows, predicted_by=noted.version) if noted else row
+    if noted is None:
+        return row
+    return replace(row, num_predicted=noted.num_rows, predicted_by=noted.version, predicted_of=_older(noted))
+
+
+def _older(made: Predictions | None) -> str:
+    return str(made.older) if made and made.older else ""
 
 
 @cache

@@ -244,14 +244,15 @@ def predictions_of(view: NightView, *, at: datetime) -> PredictionsState:
     night, made = view.entry.night, view.entry.predictions
     if night.predict_until is None:
         return PredictionsState(text="")
-    written = rows_predicted(made.num_rows, made.version) if made else None
+    written = rows_predicted(made.num_rows, made.version, older=made.older) if made else None
     skipped = view.skips.get("predict", "")
     return predictions(night.day, until=night.predict_until, at=at, written=written, skipped=skipped)
 
 
-def rows_predicted(num_rows: int, version: int) -> str:
-    """Returns how many rows a version predicted, in words."""
-    return f"{counted(num_rows, 'row')} by version {version}"
+def rows_predicted(num_rows: int, version: int, *, older: object = None) -> str:
+    """Returns how many rows a version predicted, in words, and their day where that is an older one."""
+    text = f"{counted(num_rows, 'row')} by version {version}"
+    return f"{text}, but of rows of {older}, as the day had none" if older else text
 
 
 def in_live(live: Live) -> str:

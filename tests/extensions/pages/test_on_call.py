@@ -67,6 +67,8 @@ def test_predictions_are_there_or_due_or_late() -> None:
     row = row_of(whole(12, DAY))
     there = replace(row, num_predicted=1200, predicted_by=12)
     assert lines(of(there))["Predictions"] == "of 2026-11-29: there, 1,200 rows by version 12"
+    stale = lines(of(replace(there, predicted_of="2026-11-25")))["Predictions"]
+    assert stale.endswith("by version 12, but of rows of 2026-11-25, as the day had none")
     soon = of(replace(row, predict_until=(AT + timedelta(hours=1)).timestamp()))
     assert lines(soon)["Predictions"] == "of 2026-11-29: not there, due by 2026-11-30 10:00 UTC"
     assert lines(soon)["Next"] == "2026-11-30 10:00 UTC predictions of 2026-11-29 are due"

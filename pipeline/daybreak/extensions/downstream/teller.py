@@ -51,7 +51,8 @@ def tell(home: Home) -> bool:
 def _in_words(event: dict[str, Any]) -> str:
     if event["event"] == "champion":
         return f"version {event['version']} serves"
-    return f"{event['to']} has the predictions of {event['day']}"
+    text = f"{event['to']} has the predictions of {event['day']}"
+    return f"{text}, but of rows of {event['older']}" if event.get("older") else text
 
 
 def _id_of(event: dict[str, Any]) -> str:

@@ -112,7 +112,7 @@ def _predictions(facts: Facts, *, at: datetime) -> CardFact:
     elif last and (last.predict_until or last.num_predicted is not None):
         day, until = date.fromisoformat(last.day), datetime.fromtimestamp(last.predict_until, UTC)
         if last.num_predicted is not None:
-            written = outcome.rows_predicted(last.num_predicted, last.predicted_by)
+            written = outcome.rows_predicted(last.num_predicted, last.predicted_by, older=last.predicted_of)
     else:
         return CardFact(name="Predictions", text="none are asked for")
     known = outcome.predictions(day, until=until, at=at, written=written, skipped=facts.predict_skipped)
