@@ -87,3 +87,13 @@ def test_what_the_night_waited_for_its_day_is_no_time_to_train(home):
     records.write(batch, records.RUN)
     assert cli.main(["plan"]) == 0
     assert records.read(Plan, records.RUN).rental.machine == "g2-standard-4"
+
+
+def test_after_a_wait_the_stages_before_training_have_as_long_as_without(home):
+    records.write(night(hours=20), records.RUN)  # an hour of which is kept for them
+    for waited_hours, has_time in ((17.0, True), (17.9, False)):
+        came = Batch(
+            day=DATASET.last_day, num_rows=1, num_bytes=1, digest="", late_days=(), waited_hours=waited_hours
+        )
+        records.write(came, records.RUN)
+        assert (cli.main(["plan"]) == 0) == has_time

@@ -42,6 +42,7 @@ def test_what_the_night_waited_for_its_day_is_not_left_to_the_deadline(made):
     assert waited == ("waited for the day", 3600, None)
     whole_s = sum(portion.expected_s for portion in made.forecast.portions)
     assert whole_s + before[1] + left[1] == pytest.approx(2 * 3600)
+    assert before[1] == pytest.approx(0.05 * 3 * 3600, rel=0.1)  # as long as without the wait
     assert "waited for the day" in rationale(made, tonight, batch)
 
 

@@ -84,7 +84,7 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
     trained_by = _trained_by(night, [one for one in plan.after if one.name != LIVE_TEST])
 
     def arrived_by(job: timedelta) -> datetime:
-        return trained_by - max(overhead + job, job / (1 - BEFORE_TRAINING))
+        return trained_by - max(overhead, BEFORE_TRAINING * (trained_by - night.started_at)) - job
 
     last = arrived_by(fastest)
     return DayWait(

@@ -13,7 +13,7 @@ from daybreak import hooks
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Batch, Champion, Dataset, Night, Plan, Profile
+from daybreak.contract.record_types import BEFORE_TRAINING, Batch, Champion, Dataset, Night, Plan, Profile
 from daybreak.contract.sections import PlanSections
 from daybreak.machines.catalog import rented
 from daybreak.machines.pricelist import REFRESHED
@@ -43,7 +43,9 @@ def plan(
     if fault := backend.cannot_move(params.train.checkpoints):
         raise ParamsError(fault)
     if batch:
-        night = replace(night, started_at=night.started_at + timedelta(hours=batch.waited_hours))
+        # The stages before training take as long after a wait, so their share is kept of the whole time.
+        no_time = timedelta(hours=batch.waited_hours) / (1 - BEFORE_TRAINING)
+        night = replace(night, started_at=night.started_at + no_time)
     entries = ledger.before(home, night, limit=scorecard.NIGHTS)
     available, listed = backend.machines(), rented(home.folder / REFRESHED)
     machines = everything(available, listed)

@@ -195,7 +195,7 @@ def around(
         after = "left to the decision"
     if after_s < 0:  # training has to be done before its own deadline
         window_s, after_s = window_s + after_s, 0.0
-    before_s, forecast = window_s * BEFORE_TRAINING, plan.forecast
+    before_s, forecast = (window_s + waited_s) * BEFORE_TRAINING, plan.forecast
     left_s, left_usd = window_s - before_s - forecast.expected_s, night.budget_usd - forecast.expected_usd
     return (
         *([("waited for the day", waited_s, None)] if waited_s else ()),
