@@ -89,7 +89,7 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(settings: Params, home
     chain = Chain(anchor=1, since=newest.night.day, margin=0.03, step=lost, challenger=lost)
     compared = replace(newest, verdict=replace(newest.verdict, chain=chain))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch.ledger, "history", lambda home, limit=None: [compared, *before])
+        patch.setattr(watch, "since_release", lambda home: [compared, *before])
         seen = watch.watch(Home.here(), settings, settings.watch)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
     assert seen.effect is not None and seen.effect.mean < 0  # serving - predecessor
