@@ -30,7 +30,7 @@ from daybreak.evaluation.scores import Columns
 from daybreak.gate import chain as chains
 from daybreak.gate.all_metrics import guardrails_of, success_of
 from daybreak.gate.cold_start import why_cold
-from daybreak.gate.judge import LOOKED_AT, rules_of
+from daybreak.gate.judge import rules_of
 from daybreak.gate.plausibility import NAME as PLAUSIBLE
 from daybreak.gate.plausibility import plausible
 from daybreak.gate.verdict import decide
@@ -335,7 +335,7 @@ class Gated:
         """Lets an earlier version serve again where the watch finds it better."""
         if self.serving is None:
             return
-        watched = compare(self.serving, self._past[:LOOKED_AT], self.gate)
+        watched = compare(self.serving, self._past, self.gate)
         if watched.outcome != "rolled back":
             return
         target = self._made[watched.predecessor]
