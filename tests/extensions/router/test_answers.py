@@ -175,12 +175,16 @@ def test_rows_for_a_version_that_hangs_are_dropped_with_their_requests(
     case = case_of(files_of_version(home_of_rows, 1), None)
     with VersionProcess(1, case, answer_s=300) as process:
         version = Predictor(1, process=process)
+        late: list[list[Any]] = []
 
         async def outcome() -> str:
+            rows = [Row(**ROW)]
             try:
                 async with asyncio.timeout(0.5):
-                    await version.in_turn([Row(**ROW)])
+                    await version.in_turn(rows)
             except (NoAnswer, TimeoutError) as error:
+                if isinstance(error, TimeoutError):
+                    late.append(rows)
                 return type(error).__name__
             return "answered"
 
@@ -197,6 +201,9 @@ def test_rows_for_a_version_that_hangs_are_dropped_with_their_requests(
             assert 0 < len(Row.alive) <= AT_ONCE  # the others wait as text
             seen = await asking
             assert 0 < len(Row.alive) <= AT_ONCE
+            assert sum(map(bool, late)) == AT_ONCE  # also not made again from the text
+            assert version._num_bytes_waiting == 0
+            late.clear()
             for each in hanging:
                 each.resume()
             while len(Row.alive):

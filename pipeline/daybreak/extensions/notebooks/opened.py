@@ -46,6 +46,9 @@ FORECASTS = (
 def open(home: str | Path) -> "OpenHome":
     """Opens the home of a model, to read its nights as data frames; the current folder does not matter.
 
+    It changes `os.environ` of this process for good, as each command does of its own: variables by which Git
+    would look for another repository are removed, and a proxy is not asked for loopback.
+
     Raises ParamsError where the folder is not a home.
     """
     folder = Path(home).expanduser().resolve()

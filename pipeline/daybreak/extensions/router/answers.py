@@ -126,7 +126,8 @@ class Predictor:
         """Returns the predictions for the rows as `of` does, from an event loop; Busy if too many wait.
 
         Rows wait here and not in the queue of the version's thread, which keeps them after a timeout. While
-        they wait, the list is empty for all who have it: their text is kept instead.
+        they wait, the list is empty for all who have it: their text is kept instead. It stays empty where
+        their turn did not come.
         """
         if self._turns.locked():
             await self._wait(rows)
@@ -146,7 +147,7 @@ class Predictor:
             await self._turns.acquire()
         finally:
             self._num_bytes_waiting -= len(text)
-            rows += json.loads(text)
+        rows += json.loads(text)
 
     def _end_turn(self, computed: "asyncio.Future[Predictions]") -> None:
         if not computed.cancelled():

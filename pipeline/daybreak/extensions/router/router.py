@@ -281,7 +281,8 @@ class Router:
         shown = self._expose(
             drawn, items=(), began=began, error=error, predicted=kept, rows=rows, answered=text
         )
-        self._shadow.predict(drawn.now, shown, rows, text)
+        if rows:  # whose turn came; a late request is not made again for the shadow
+            self._shadow.predict(drawn.now, shown, rows, text)
         if error:
             raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
         return f'{{"predictions": {text}{self._name(shown)}, "version": {answers.version}}}'
