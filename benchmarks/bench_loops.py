@@ -322,7 +322,7 @@ def apart(one: Weights, other: Weights) -> float:
         for name, each in other.items()
         if each.is_floating_point()
     ]
-    return max(shares)
+    return max(shares) if all(map(math.isfinite, shares)) else math.inf
 
 
 def by_hand(loop: Any, made: Recipe) -> Weights:
