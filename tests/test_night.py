@@ -258,8 +258,9 @@ def test_a_night_of_a_schedule_that_does_not_wait_takes_the_newest_day_of_the_so
     ],
 )
 def test_the_deadline_counts_from_when_the_night_was_due(
-    repository: Path, late_minutes: int, *, since_due: bool
+    repository: Path, late_minutes: int, caplog: pytest.LogCaptureFixture, *, since_due: bool
 ) -> None:
+    caplog.set_level("INFO", "daybreak")
     due = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=late_minutes)
     asked = ["predict.to=predictions", "predict.by_hours=1.5"]
     night = opened(repository, due=due.isoformat(), day=date(2025, 1, 2), set=asked)
@@ -268,6 +269,9 @@ def test_the_deadline_counts_from_when_the_night_was_due(
     assert night.decide_until - since == timedelta(hours=2)
     assert night.predict_until == since + timedelta(hours=1.5)
     assert night.started_at > due
+    assert (
+        f"its deadlines count from {'then' if since_due else 'now, since more than half of'}" in caplog.text
+    )
 
 
 def test_a_day_that_is_not_over_is_neither_taken_nor_opened(repository: Path) -> None:

@@ -205,7 +205,7 @@ def night(
     Args:
         home: whose nights these are
         night: name of the night; the day if left out
-        day: newest day of data to use; the source's newest if left out
+        day: newest day of data; if left out, the source's newest; of a schedule that waits, the newest over
         set: override a key of params.yaml for this night
         trigger: who started it, and why; kept in the ledger
         until: the last stage to run

@@ -55,6 +55,7 @@ ARRAYS, KEYS = "data/arrays", "keys.json"
 SETTLING_DAYS = 14  # that follow a cold start, before slow drift is a reason for another
 NIGHTS_BACK = 7  # in which a night that predicted is looked for
 UNKNOWN_S, STARTING_S = 600.0, 120.0  # that predictions take before any did; until a stage is called
+LATE = timedelta(minutes=10)  # after a night was due, from when on its log says by what it goes
 CARRIED = ["data/raw", "data/clean", "data/quarantine", "data/figures"]  # from night to night, by DVC
 
 
@@ -330,6 +331,11 @@ def _night(
     due = _moment(wanted.due).astimezone(UTC).replace(microsecond=0) if wanted.due else now
     is_made_up_for = now - due > timedelta(hours=given.train_hours) / 2
     since = now if is_made_up_for else min(due, now)
+    if now - due >= LATE:
+        from_when = "now, since more than half of night.train_hours is gone" if is_made_up_for else "then"
+        log.info(
+            "the night was due at %s; its deadlines count from %s", f"{due:%Y-%m-%d %H:%M} UTC", from_when
+        )
     predict_until, predict_from = _to_predict(wanted.home, loaded, since)
     if month:
         is_asked = any(one.startswith("night.budget_usd=") for one in wanted.assignments)
