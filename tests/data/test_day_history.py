@@ -120,7 +120,7 @@ def test_a_held_day_leaves_what_it_looks_like_beside_the_days_before(here: Path)
     deliver(TONIGHT, times=1.5)
     with pytest.raises(DataError):
         judge(TONIGHT)
-    seen = records.read(Distributions, records.RUN)
+    seen = records.read(Distributions, records.LOOKS)
     assert [one.figure for one in seen.figures if not one.holds] == ["price by item"]
     assert seen.before == tuple(TONIGHT - timedelta(weeks=ago) for ago in (4, 3, 2, 1))
     item, price = seen.columns

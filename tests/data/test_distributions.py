@@ -65,6 +65,14 @@ def test_shares_add_up_and_labels_are_means_of_their_ranges(seed: int, kind: str
         assert column.label_tonight[0] == pytest.approx(labels[known][of_first].mean())
 
 
+def test_counts_that_are_almost_all_0_or_1_have_two_ranges() -> None:
+    draw = np.random.default_rng(0)
+    few = draw.integers(2, size=4000).astype(np.float64)
+    few[:20] = np.arange(2, 22)
+    (column,) = described([few, few], [few, few]).columns
+    assert column.values == ("below 1", "1 and above")
+
+
 def test_limits_of_a_day_are_those_that_it_was_judged_by() -> None:
     draw = np.random.default_rng(1)
     history = {day: {"missing x": Figure("share", float(draw.uniform(0, 0.1)), num=500)} for day in DAYS}

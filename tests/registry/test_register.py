@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from daybreak.contract import records
+from daybreak.contract.record_parts import Slice
 from daybreak.contract.record_types import Version
 from daybreak.contract.sections import Params
 from daybreak.evaluation.scores import read_scores
+from daybreak.registry.packaging import slice_metrics
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 from tests.toy.nights import make_night
@@ -142,3 +144,13 @@ def test_register_killed_after_any_write_ends_with_one_version(home: Path, setti
     assert killed_at_each_write(register_night, lambda: None) > 10
     assert versions() == [1]
     assert client().get_model_version("daybreak", "1").tags["status"] == "challenger"
+
+
+def test_no_two_slices_have_one_metric_and_each_name_is_one_that_mlflow_takes() -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    names = ["hour < 6", "hour > 6", "url = /home/", "a//b", "..", "é" * 300, "é" * 299]
+    metrics = slice_metrics([Slice(name=name, num_samples=1, score=at) for at, name in enumerate(names)])
+    assert list(metrics.values()) == list(range(len(names)))
+    for name in metrics:
+        _validate_metric_name(name)

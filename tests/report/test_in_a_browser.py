@@ -45,7 +45,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
     def with_looks(name: str) -> Path:
         folder = tmp_path_factory.mktemp(name)
-        records.write(unlike(), folder / records.RUN)
+        (folder / records.LOOKS).mkdir(parents=True)
+        records.write(unlike(), folder / records.LOOKS)
         return folder
 
     with at_home.context():

@@ -117,7 +117,7 @@ class Report(Record):
 class Distributions(Record):
     """What the day looks like beside the days before, to be shown: no verdict rests on it.
 
-    It stays in the folder of the night, also of one that is stopped by what it shows.
+    It stays in the folder of the night, also of one that is stopped by what it shows, and nowhere else.
     """
 
     day: date

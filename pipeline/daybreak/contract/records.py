@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
 
 R = TypeVar("R", bound=Record)
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
+# What shows values of rows: neither the ledger nor MLflow keeps it, where it would outlive an erasure.
+LOOKS = RUN / "looks"
 UNFINISHED = ".tmp"  # ends the name of a file that is being written, and will be renamed
 NIGHT_ID = r"[A-Za-z0-9][\w.-]{0,199}"
 MAX_NAME_BYTES = 255  # on most file systems

@@ -181,7 +181,8 @@ def _ranges(
         inner = np.linspace(low, high, BINS + 1)[1:-1]
         if (distinct == np.floor(distinct)).all():
             width = ceil((high - low) / BINS)  # else some ranges have more whole numbers than others
-            inner = np.arange(floor(low) + width, high, width, dtype=np.float64)
+            first = floor(low) + width
+            inner = np.arange(first, max(first, high) + 0.5, width, dtype=np.float64)[:BINS]
         edges = tuple(inner.tolist())
         at = [quantity(edge) for edge in edges]
         middle = [f"{one} to {other}" for one, other in pairwise(at)]

@@ -91,7 +91,7 @@ def validate(
     when the rules have changed. Raises DataError if the night must stop, ParamsError for a wrong rule.
     """
     shutil.rmtree(REFUSED, ignore_errors=True)  # of a call before
-    records.path_of(Distributions, records.RUN).unlink(missing_ok=True)
+    records.path_of(Distributions, records.LOOKS).unlink(missing_ok=True)
     suite = load(Path(params.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
     agenda = _agenda(home, night, batch, digest)
@@ -745,7 +745,8 @@ def _show(
         outside=sorted(outside, key=lambda pair: -pair[1].excess),
         drifted=[one.column.removesuffix(" nulls") for one in distances if one.value > one.limit],
     )
-    records.write(looks, records.RUN)
+    records.LOOKS.mkdir(parents=True, exist_ok=True)
+    records.write(looks, records.LOOKS)
 
 
 def _slow_drift(

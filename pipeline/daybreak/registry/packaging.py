@@ -3,6 +3,7 @@
 Everything goes to the same places of the night's one run, so a second call overwrites the first.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import re
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import without_password
+from daybreak.contract.record_parts import Slice
 from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training
 from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import ARRAYS, serves_rows
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
+MOST_LETTERS = 200  # of the name of a slice; MLflow takes 250 of a metric's
 MOST_SLICES = 200  # of one request, which may have 1000 metrics
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a package, at the beginning of a requirement
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
@@ -270,7 +273,7 @@ def log_records(
         "training/num_updates": float(training.num_updates),
         "training/num_restarts": float(training.num_restarts),
     }
-    metrics |= {f"slice/{part.name}": part.score for part in evaluation.slices[:MOST_SLICES]}
+    metrics |= slice_metrics(evaluation.slices)
     stamp = int(night.started_at.timestamp() * 1000)  # the same when logged again
     logged = client.get_run(run_id).data.params
     client.log_batch(
@@ -332,6 +335,17 @@ def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object
         "num_samples": plan.num_samples,
         "stopped_by": training.stopped_by,
     } | ({"device": training.device} if training.device else {})
+
+
+def slice_metrics(slices: Sequence[Slice]) -> dict[str, float]:
+    """Returns the challenger's scores by slice, by names that MLflow takes: no two slices have the same."""
+    metrics: dict[str, float] = {}
+    for part in slices[:MOST_SLICES]:
+        name = key(part.name).replace("/", "_").replace("..", "__").strip(".")[:MOST_LETTERS]
+        if not name or f"slice/{name}" in metrics:  # `hour < 6` and `hour > 6` are written alike
+            name = f"{name} {hashlib.sha256(part.name.encode()).hexdigest()[:8]}".strip()
+        metrics[f"slice/{name}"] = part.score
+    return metrics
 
 
 def key(name: str) -> str:

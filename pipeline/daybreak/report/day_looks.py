@@ -42,7 +42,7 @@ class DayLooks:
 
 def day_looks(folder: Path, *, held: bool) -> DayLooks | None:
     """Returns the charts of the night in a folder, `held` by its data or not; None where it left none."""
-    seen = records.find(Distributions, folder / records.RUN)
+    seen = records.find(Distributions, folder / records.LOOKS)
     if seen is None:
         return None
     before = _before(seen)

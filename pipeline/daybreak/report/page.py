@@ -97,12 +97,14 @@ def page(home: Home, folder: Path, history: Sequence[Entry]) -> str:
 
 
 def _elsewhere(shown: dict[str, Any]) -> str:
-    return render("page.html", **shown, bad=None, docs={}, files={})
+    return render("page.html", **shown, bad=None, looks=None, docs={}, files={})
 
 
 def _in_folder(home: Home, folder: Path, shown: dict[str, Any]) -> str:
-    bad = bad_rows.of_night(home, shown["entry"], folder, stopped="validate" in shown["errors"])
-    return render("page.html", **shown, bad=bad, docs=_docs(folder), files=_records(folder))
+    held = "validate" in shown["errors"]
+    bad = bad_rows.of_night(home, shown["entry"], folder, stopped=held)
+    looks = day_looks.day_looks(folder, held=held)
+    return render("page.html", **shown, bad=bad, looks=looks, docs=_docs(folder), files=_records(folder))
 
 
 def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
@@ -122,7 +124,6 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         reason=outcome.headline(view).reason,
         margin=margin,
         standing=now,
-        looks=day_looks.day_looks(folder, held="validate" in view.errors),
         differences=entry.evaluation.differences if entry.evaluation else None,
         checks=evidence.checks(entry),
         glances=evidence.glances(entry, now),

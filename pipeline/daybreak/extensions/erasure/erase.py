@@ -227,7 +227,7 @@ def _rewrite(home: Home, folder: Path, held: list[Path], days: set[str], *, colu
     for path in (folder / FIGURES).glob("day=*"):
         if path.stem[4:] in days:
             path.unlink()
-    records.path_of(Distributions, folder / records.RUN).unlink(missing_ok=True)
+    records.path_of(Distributions, folder / records.LOOKS).unlink(missing_ok=True)
     for part in held:
         rows = pq.read_table(part, partitioning=None, page_checksum_verification=True)
         left = without(rows, column, {unit})
