@@ -50,6 +50,17 @@ STEPS = (
 )
 
 
+ALL_STEPS = (
+    "write the journal",
+    *("prepare MLflow's alias champion", "prepare the folder", "prepare the routers"),
+    "move the ledger",
+    *("show MLflow's alias champion", "show the folder", "show the routers"),
+    *("read back the targets", "read back the ledger"),
+    "remove the journal",
+    "done",
+)
+
+
 class Killer(logging.Handler):
     """Kills at a step of a saga."""
 
@@ -147,6 +158,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
         new.append(ended.version == night + 1)
         assert standing(folder_target) == (night + new[-1],) * 4, killer.steps
         assert folder_target.ready() == (), killer.steps
+    assert killer.steps == [*ALL_STEPS]
     assert new[1:] == [False] * 3 + [True] * 4
     assert promote().version == night + 1
     assert faults(settings) == []

@@ -7,8 +7,7 @@ from scipy import stats
 from daybreak.statistics.control_chart import Mean, expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_nights", [7, 28])
+@pytest.mark.parametrize("num_nights", [7, pytest.param(28, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.1])
 @pytest.mark.parametrize("sizes", [(50, 50), (30, 300)])
 def test_false_alarms_come_at_the_stated_rate(num_nights, between, sizes):
@@ -31,9 +30,8 @@ SKEWED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("days", SKEWED)
-@pytest.mark.parametrize("num_nights", [21, 60])
+@pytest.mark.parametrize("num_nights", [21, pytest.param(60, marks=pytest.mark.slow)])
 def test_skewed_days_are_outside_no_more_often_than_stated(days: str, num_nights: int):
     """Of lognormal days, Student's t alone leaves five times as many outside."""
     draw, alpha, num_runs = np.random.default_rng(num_nights), 2 / 365, 150
