@@ -792,6 +792,22 @@ def test_extreme_numbers_have_no_bound_or_0(tmp_path: Path, value: float, expect
     )
 
 
+@pytest.mark.parametrize(("low", "high"), [(44.9, 44.91), (-93.33, -93.32)], ids=["latitude", "longitude"])
+def test_bounds_of_a_narrow_range_far_from_0_hold_it(tmp_path: Path, low: float, high: float) -> None:
+    lines = [
+        "t,x,y",
+        *(f"2026-03-{1 + n // 24:02},{low + n % 3 * (high - low) / 2},{n % 2}" for n in range(96)),
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    folder = written(survey.survey(str(tmp_path / "a.csv")), tmp_path / "new")
+    (bounds,) = (
+        rule.kwargs
+        for rule in suite.load(folder / "data/expectations.yaml").rows
+        if rule.kwargs["column"] == "x"
+    )
+    assert bounds["min_value"] < low < high < bounds["max_value"]
+
+
 def files_of_days(folder: Path, change: dict[int, Callable[[pd.DataFrame], pd.DataFrame]]) -> Path:
     folder.mkdir()
     random = np.random.default_rng(0)

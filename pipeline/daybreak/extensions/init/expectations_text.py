@@ -74,20 +74,20 @@ def _rule(
 
 
 def _rounded_up(value: float) -> float:
-    """Returns the value, away from 0 to two digits; 0 for one that is next to nothing.
+    """Returns the value, up to two digits; 0 for one that is next to nothing.
 
     >>> _rounded_up(1234), _rounded_up(0.0321), _rounded_up(-17.2), _rounded_up(5e-324)
-    (1300, 0.033, -18, 0)
+    (1300, 0.033, -17, 0)
     """
     if abs(value) < 1e-300:  # a tenth of it might be no number any more
         return 0
     step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
-    rounded = math.copysign(math.ceil(abs(value) / step - 1e-9), value) * step
+    rounded = math.ceil(value / step - 1e-9) * step
     return round(rounded) if abs(rounded) >= 10 else float(f"{rounded:.2g}")
 
 
 def _bound(value: float) -> float | None:
-    """Returns the value away from 0 to two digits; None where that is no finite number."""
+    """Returns the value up to two digits; None where that is no finite number."""
     with contextlib.suppress(OverflowError, ValueError):
         return _rounded_up(value)
     return None
