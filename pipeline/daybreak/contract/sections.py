@@ -677,7 +677,7 @@ class NotifyParams(Section):
     """URLs of Apprise that each message is sent to: Slack, mail, Teams, a webhook. Environment variables are
     filled in, which is the place for a URL with a token: `$SLACK_URL`."""
     on: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
-    """Which messages are sent."""
+    """Which messages are sent; `digest` needs no place here, as `digest_at` asks for it."""
     urgent: tuple[NotifyEvent, ...] = ("question", "failed", "late", "rolled back", "disk low")
     """Which of them are urgent: not held back by `quiet_hours`, and sent by `urgent_urls` too."""
     urgent_urls: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
 """Notifies people of events, by the command `notify.command` and by Apprise's `notify.urls`.
 
-Each message is one line (daybreak/report/messages.py); `notify.on` lists the kinds. An event is sent once,
+Each message is one line (daybreak/report/messages.py); `notify.on` lists the kinds, and a digest, which its
+hour asks for, needs no place there. An event is sent once,
 even if its stage is called again: `var/messages.json` keeps sent events and waiting messages; all but urgent
 ones wait in the quiet hours. A message is marked after it was sent, so a kill in between sends it twice
 rather than never. A message that no notifier took is tried again by later stages and by the hourly `watch`,
@@ -101,7 +102,7 @@ def _tell(home: Home, happened: Sequence[Event], given: NotifyParams, *, zone: s
         return True  # a message stays in the log of its stage
     now = datetime.now(UTC)
     quiet = is_quiet(given.quiet_hours, now.astimezone(ZoneInfo(zone)))
-    wanted = [event for event in happened if event.kind in given.on]
+    wanted = [event for event in happened if event.kind in (*given.on, "digest")]
     try:
         with alone(message_log.path(home).with_suffix(".lock")):
             kept = _with_new(message_log.read(home), wanted, given, now=now)

@@ -45,6 +45,20 @@ def test_a_digest_says_how_all_models_stand_and_begins_with_those_that_need_a_pe
     assert more == "More: daybreak status --all, and /now of daybreak pages"
 
 
+def test_a_digest_keeps_the_command_of_a_long_reason_and_says_by_when() -> None:
+    reason = " ".join(["word"] * 50)
+    entry = whole(12, DAY, action="reject")
+    assert entry.verdict
+    verdict = replace(entry.verdict, action="no data", failed="validate", reason=reason)
+    due = (AT + timedelta(hours=1)).timestamp()
+    row = replace(row_of(replace(entry, verdict=verdict)), predict_until=due)
+    lines = digest.text([Facts(model="shop", rows=[row])], at=AT).splitlines()
+    failed = next(line for line in lines if line.startswith("Last night: "))
+    assert "version 11 stays. Word word" in failed
+    assert failed.endswith("word …; go on with: daybreak night --night 2026-11-29")
+    assert "Next: 2026-11-30 10:00 UTC predictions of 2026-11-29 are due" in lines
+
+
 def test_a_fleet_without_a_night_or_a_need_is_said_so() -> None:
     text = digest.text([Facts(model="shop", rows=[closed(12, hours_ago=30)])], at=AT)
     assert text.startswith(
@@ -57,9 +71,9 @@ def test_the_home_that_leads_sends_one_digest_a_day_once_its_hour_has_come(tmp_p
     lead = fleet.make(tmp_path, num=2, last=clock.utc().date(), shop=1, fraud=2)
     heard = tmp_path / "heard"
 
-    def set_hour(home: Path, hour: str) -> None:
+    def set_hour(home: Path, hour: str, command: str) -> None:
         text = (home / "params.yaml").read_text()
-        notify = f"notify: {{command: 'cat >> {heard}', on: [digest], digest_at: '{hour}'}}"
+        notify = f"notify: {{command: '{command}', on: [failed], digest_at: '{hour}'}}"
         lines = [notify if line.startswith("notify: ") else line for line in text.splitlines()]
         (home / "params.yaml").write_text("\n".join(lines) + "\n")
 
@@ -67,7 +81,10 @@ def test_the_home_that_leads_sends_one_digest_a_day_once_its_hour_has_come(tmp_p
         return heard.read_text().count("Daybreak, ") if heard.exists() else 0
 
     for home in (lead, tmp_path / "fraud"):
-        set_hour(home, "00:00")
+        set_hour(home, "00:00", "")
+    assert digest.digest(Home(lead), told=()) is None  # for nobody
+    for home in (lead, tmp_path / "fraud"):
+        set_hour(home, "00:00", f"cat >> {heard}")
     homes.join(lead)
     publisher.publish_home(Home(tmp_path / "fraud"))  # a member
     assert told() == 0

@@ -5,7 +5,7 @@ newest nights as a row of bars.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -13,7 +13,7 @@ from daybreak.contract import formats
 from daybreak.contract.record_parts import Event
 from daybreak.extensions.pages import fleet_rows, on_call
 from daybreak.extensions.pages.fleet_rows import FleetRows
-from daybreak.extensions.pages.on_call import Facts
+from daybreak.extensions.pages.on_call import CardFact, Facts
 from daybreak.extensions.pages.settings import DigestParams
 from daybreak.report import summary
 from daybreak.report.night_rows import NightRow
@@ -34,29 +34,31 @@ def digest(home: Home, *, told: Sequence[str]) -> Event | None:
     params = home.last_params(home.folder)
     hour, now = params.section(DigestParams).digest_at, datetime.now(UTC)
     local = now.astimezone(ZoneInfo(params.night.time_zone))
-    if not is_due(hour, local) or str(local.date()) in told:
+    day = str(last_due(hour, local)) if hour else ""
+    named = params.notify.command or params.notify.urls or params.notify.urgent_urls
+    if not day or day in told or not named:  # without anybody it would be made at each look, for nobody
         return None
     lead = homes.lead_of(home.folder)
     if lead.resolve() != home.folder.resolve():
         return None
-    return Event(kind="digest", at=now, night="", subject=str(local.date()), reason=_text(lead, at=now))
+    return Event(kind="digest", at=now, night="", subject=day, reason=_text(lead, at=now, local=local))
 
 
-def is_due(hour: str, local: datetime) -> bool:
-    """Returns whether the hour of a day's digest has come by a local time; never without an hour.
+def last_due(hour: str, local: datetime) -> date:
+    """Returns the day whose digest was due last by a local time: an hour before midnight is told after it.
 
-    >>> [is_due("07:30", datetime(2026, 11, 30, 7, minute)) for minute in (29, 30)]
-    [False, True]
+    >>> [str(last_due("23:45", datetime(2026, 11, 30, hour, 50))) for hour in (22, 23)]
+    ['2026-11-29', '2026-11-30']
     """
-    return bool(hour) and local.time() >= time.fromisoformat(hour)
+    return local.date() - timedelta(days=local.time() < time.fromisoformat(hour))
 
 
-def _text(lead: Path, *, at: datetime) -> str:
-    return text(fleet_rows.standing(FleetRows(), lead, at=at), at=at)
+def _text(lead: Path, *, at: datetime, local: datetime) -> str:
+    return text(fleet_rows.standing(FleetRows(), lead, at=at), at=local)
 
 
 def text(models: Sequence[Facts], *, at: datetime) -> str:
-    """Returns the digest of all models at a moment, those that need a person first."""
+    """Returns the digest of all models at a local time, those that need a person first."""
     cards = [(on_call.card(facts, at=at), facts.rows) for facts in models]
     num_due = sum(card.is_due for card, _ in cards)
     waits = f"{num_due} of {formats.counted(len(cards), 'model')} need{'s' * (num_due == 1)} a person"
@@ -64,12 +66,24 @@ def text(models: Sequence[Facts], *, at: datetime) -> str:
     lines = [f"Daybreak, {at:%Y-%m-%d}: {first}; {_last_day(models, at=at)}"]
     for card, rows in sorted(cards, key=lambda pair: not pair[0].is_due):
         facts = sorted(card.facts, key=lambda fact: not fact.is_due)
-        chosen = [fact for fact in facts if fact.is_due or fact.name in SHOWN]
+        shown = (*SHOWN, "Next") if card.is_due else SHOWN
+        chosen = [fact for fact in facts if fact.is_due or fact.name in shown]
         lines.append(f"\n{card.model}{' needs a person' if card.is_due else ''}")
-        lines += [f"{fact.name}: {summary.brief(formats.one_line(fact.text))}" for fact in chosen]
+        lines += [f"{fact.name}: {_brief(fact)}" for fact in chosen]
         lines += _scores(rows)
     lines.append("\nMore: daybreak status --all, and /now of daybreak pages")
     return "\n".join(lines)
+
+
+def _brief(fact: CardFact) -> str:
+    """Returns the text of a fact in short; what a person has to do, its last clause, stays whole."""
+    text = formats.one_line(fact.text)
+    reason, _, to_do = text.rpartition("; ")
+    if not (fact.is_due and reason):
+        return summary.brief(text)
+    words = reason.split()
+    cut = " …" if len(words) > summary.WORDS else ""
+    return f"{' '.join(words[: summary.WORDS])}{cut}; {to_do}"
 
 
 def _last_day(models: Sequence[Facts], *, at: datetime) -> str:
