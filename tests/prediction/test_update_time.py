@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Profile
-from daybreak.machines.catalog import PAGE_CACHE, local
+from daybreak.machines.catalog import PAGE_CACHE, local, rented
 from daybreak.machines.startup import Z90
 from daybreak.prediction.priors import Roofline
 from daybreak.prediction.update_time import TimedUpdate, by_profile, update
@@ -128,3 +128,22 @@ def test_from_a_cpu_to_a_gpu_samples_go_by_the_roofline_and_the_fixed_part_stays
     there = by_profile(plain, faster, measured=measured)
     assert there.per_sample_s == pytest.approx(plain.step_s.per_sample / 4)
     assert there.fixed_s == plain.step_s.fixed
+
+
+def test_a_gpu_at_hand_is_no_slower_than_the_same_one_rented():
+    """It was measured at less than its data sheet, which is all that is known of the one to rent."""
+    listed = next(each for each in rented() if each.device == "L4" and each.num_devices == 1)
+    speeds = replace(listed.speeds, flops_per_s=0.6 * listed.speeds.flops_per_s)
+    plain = profile(step_s=1e-3)
+    there = by_profile(
+        plain, listed, measured=replace(listed, name="local", device="NVIDIA L4", speeds=speeds)
+    )
+    assert there.fixed_s == pytest.approx(plain.step_s.fixed)
+    assert there.per_sample_s == pytest.approx(plain.step_s.per_sample)
+
+
+def test_a_tpu_is_no_gpu():
+    tpu = next(each for each in rented() if each.is_tpu)
+    gpu = machine(num_devices=1)
+    plain = profile(step_s=1e-3)
+    assert by_profile(plain, tpu, measured=gpu).fixed_s == plain.step_s.fixed

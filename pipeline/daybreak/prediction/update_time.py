@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from math import ceil, hypot, log, sqrt
 from typing import TYPE_CHECKING
 
-from daybreak.contract.machine import Machine
+from daybreak.contract.machine import Machine, Speeds
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import HEADROOM, PAGE_CACHE
+from daybreak.machines.data_sheets import sheet
 from daybreak.machines.startup import Z90, StartupPart
 from daybreak.prediction.calibration import CostCalibration, Update, nothing
 from daybreak.prediction.measurements import StepSetting
@@ -280,7 +281,7 @@ def _scale(machine: Machine, *, measured: Machine, sharing: float, roofline: Roo
     """Returns the slowdown of the part that grows with the batch, and the spread of its two extremes."""
     if machine is measured:
         return sharing, 0.0
-    here, there = measured.speeds, machine.speeds
+    here, there = _on_sheet(measured), machine.speeds
     by_flops = here.flops_per_s / there.flops_per_s
     by_bandwidth = here.bandwidth_bytes_per_s / there.bandwidth_bytes_per_s
     power = roofline.power if _are_gpus(machine, measured) else 1.0
@@ -292,14 +293,22 @@ def _fixed_scale(machine: Machine, *, measured: Machine, roofline: Roofline) -> 
     if machine is measured or not _are_gpus(machine, measured):
         return 1.0
     there, here = (
-        1 + roofline.even / sqrt(each.speeds.flops_per_s * each.speeds.bandwidth_bytes_per_s)
-        for each in (machine, measured)
+        1 + roofline.even / sqrt(each.flops_per_s * each.bandwidth_bytes_per_s)
+        for each in (machine.speeds, _on_sheet(measured))
     )
     return there / here
 
 
+def _on_sheet(measured: Machine) -> Speeds:
+    """Returns the rates of the machine at hand as data sheets state those of others, if its GPU has one.
+
+    As measured it would seem slower than the same machine rented.
+    """
+    return (sheet(measured.device) if _are_gpus(measured) else None) or measured.speeds
+
+
 def _are_gpus(*machines: Machine) -> bool:
-    return all(each.num_devices for each in machines)
+    return all(each.num_devices and not each.is_tpu for each in machines)
 
 
 def _storage(profile: Profile, machine: Machine, *, measured: Machine, num_bytes: int) -> tuple[float, float]:
