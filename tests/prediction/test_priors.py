@@ -32,7 +32,7 @@ def test_without_overlap_little_of_the_sum_is_hidden():
 
 
 @pytest.mark.skipif(not DATA.exists(), reason=f"the published measurements are not in {DATA}")
-@pytest.mark.parametrize("laboratory", ["Pollux", "Sia", "Gavel"])
+@pytest.mark.parametrize("laboratory", ["Sia", "Gavel"])  # Pollux has one kind of GPU, and so no pair
 def test_how_a_pass_scales_between_gpus_is_much_the_same_without_any_one_laboratory(laboratory):
     there = roofline_of([cell for cell in ALL_CELLS if LABORATORY[cell[1]] != laboratory])
     assert there.even == pytest.approx(priors().roofline.even, rel=0.2)
