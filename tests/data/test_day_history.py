@@ -122,6 +122,7 @@ def test_a_held_day_leaves_what_it_looks_like_beside_the_days_before(here: Path)
         judge(TONIGHT)
     seen = records.read(Distributions, records.LOOKS)
     assert [one.figure for one in seen.figures if not one.holds] == ["price by item"]
+    assert [one.figure for one in seen.figures if one.stops] == ["price by item"]
     assert seen.before == tuple(TONIGHT - timedelta(weeks=ago) for ago in (4, 3, 2, 1))
     item, price = seen.columns
     assert sum(item.tonight) == pytest.approx(1) and len(item.values) == 13
@@ -151,6 +152,10 @@ def test_the_suite_says_another_for_a_figure_or_for_all(here: Path) -> None:
     deliver(TONIGHT, times=1.5)
     silent = "drift: off\nlimits: {price by item: warn}\n"
     assert any("price by its item" in rule for rule in broken(judge(TONIGHT, suite=silent)))
+    looks = records.read(Distributions, records.LOOKS)
+    assert [(one.holds, one.stops) for one in looks.figures if one.figure == "price by item"] == [
+        (False, False)
+    ]
     (FIGURES / f"day={TONIGHT}.json").unlink()
     assert broken(judge(TONIGHT, suite="drift: off\nlimits: off\n")) == []
     assert broken(judge(TONIGHT, false_alarms_per_year=0)) == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from daybreak.contract.record_types import Distributions
-from daybreak.data.daily_limits import _beta_binomial_ends, learn, limits_of_days
+from daybreak.data.daily_limits import Limit, _beta_binomial_ends, learn, limits_of_days
 from daybreak.data.day_figures import Figure
 from daybreak.data.day_sample import Sample
 from daybreak.data.distributions import BINS, distributions
@@ -35,7 +35,15 @@ def described(column: list[np.ndarray], label: list[np.ndarray]) -> Distribution
     history = {day: {"rows": Figure("count", float(len(sample)))} for day, sample in samples.items()}
     limits = learn(history, days[-1], false_alarms_per_year=1)
     return distributions(
-        days[-1], samples, history, columns=["x"], label="y", limits=limits, outside=[], drifted=[]
+        days[-1],
+        samples,
+        history,
+        columns=["x"],
+        label="y",
+        limits=limits,
+        outside=[],
+        num_stopping=0,
+        drifted=[],
     )
 
 
@@ -71,6 +79,58 @@ def test_counts_that_are_almost_all_0_or_1_have_two_ranges() -> None:
     few[:20] = np.arange(2, 22)
     (column,) = described([few, few], [few, few]).columns
     assert column.values == ("below 1", "1 and above")
+
+
+def looks(
+    history: dict[date, dict[str, Figure]], outside: list[Limit], *, num_stopping: int
+) -> Distributions:
+    """Returns what the last of some days looks like, whose 14 columns are numbers."""
+    names = [f"c{number}" for number in range(14)]
+    numbers = {name: np.arange(20.0) for name in names}
+    day = DAYS[-1]
+    sample = Sample(day=day, num_rows=20, share=1.0, keys={}, numbers=numbers, hours=np.zeros(20), small={})
+    return distributions(
+        day,
+        {day: sample},
+        history,
+        columns=names,
+        label="",
+        limits=learn(history, day, false_alarms_per_year=1),
+        outside=[(day, limit) for limit in outside],
+        num_stopping=num_stopping,
+        drifted=["c12"],
+    )
+
+
+def test_the_columns_of_what_stops_a_day_are_shown_first_and_other_limits_stop_none() -> None:
+    history = {
+        day: {"rows": Figure("count", 20), "mean c13": Figure("mean", 9.5), "mean c2": Figure("mean", 9.5)}
+        for day in DAYS
+    }
+    outside = [Limit(name=f"mean {name}", kind="mean", value=9.5, low=0, high=1) for name in ("c13", "c2")]
+    seen = looks(history, outside, num_stopping=1)
+    assert [one.column for one in seen.columns[:3]] == ["c12", "c13", "c0"]
+    assert seen.left_out == ("c10", "c11")
+    assert [(one.figure, one.stops, one.holds) for one in seen.figures[:2]] == [
+        ("mean c13", True, False),
+        ("mean c2", False, False),
+    ]
+
+
+def test_a_figure_that_the_day_lacks_is_said_to_be_of_an_older_day_and_is_no_alarm() -> None:
+    draw = np.random.default_rng(1)
+    history = {
+        day: {
+            "rows": Figure("count", 20),
+            "missing c0": Figure("share", float(draw.uniform(0, 0.1)), num=500),
+        }
+        for day in DAYS
+    }
+    history[DAYS[-2]]["missing c0"] = Figure("share", 0.9, num=500)  # was outside its limits then
+    del history[DAYS[-1]]["missing c0"]
+    (figure,) = (one for one in looks(history, [], num_stopping=0).figures if one.figure == "missing c0")
+    assert figure.holds
+    assert figure.words.startswith(f"{DAYS[-2]}: ")
 
 
 def test_limits_of_a_day_are_those_that_it_was_judged_by() -> None:

@@ -406,6 +406,7 @@ def unlike(day: date = date(2011, 11, 8)) -> Distributions:
                 values=(*(0.01,) * 27, 0.5),
                 lows=(*(None,) * 20, *(0.0,) * 8),
                 highs=(*(None,) * 20, *(0.02,) * 8),
+                stops=True,
             ),
             FigureSeries(
                 figure="size price",

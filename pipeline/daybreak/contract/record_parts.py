@@ -100,11 +100,12 @@ class FigureSeries(Record):
     column: str  # that it is shown with; "" where it is of the day as a whole, or outside its limits
     words: str  # of tonight's value and limits
     is_share: bool
-    holds: bool  # tonight
+    holds: bool  # tonight; also where tonight lacks the figure
     days: tuple[date, ...]
     values: tuple[float, ...]
     lows: tuple[float | None, ...]  # None where too few days were known
     highs: tuple[float | None, ...]
+    stops: bool = False  # the day, as it does not hold and no person has accepted that
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -232,17 +232,25 @@ def expectations(
     """
     expected: list[Expectation] = []
     for day in days:
-        severities = {limit.name: _severity(limit.name, suite, params) for limit in day.outside}
-        stopping = [limit for limit in day.outside if severities[limit.name] != "warn"]
-        may_be_accepted = all(severities[limit.name] == "hold" for limit in stopping)
-        if stopping and not (may_be_accepted and day.day in params.accepted_days):
-            sentence = _stopped(day, stopping, night, may_be_accepted=may_be_accepted)
+        if limits := stopping(day, suite, params):
+            sentence = _stopped(day, limits, night, may_be_accepted=_may_be_accepted(limits, suite, params))
             if is_first:  # files that were exported for a try often end amid a day
                 before = f"daybreak night --day {day.day - timedelta(days=1)}"
                 sentence += f"; if it is not complete, begin with the day before: {before}"
             raise DataError(sentence)
         expected += _expectations(day)
     return tuple(expected)
+
+
+def stopping(day: JudgedDay, suite: Suite, params: ValidateParams) -> list[Limit]:
+    """Returns the limits by which a day is refused or held; none of a day that a person has accepted."""
+    limits = [limit for limit in day.outside if _severity(limit.name, suite, params) != "warn"]
+    accepted = day.day in params.accepted_days and _may_be_accepted(limits, suite, params)
+    return [] if accepted else limits
+
+
+def _may_be_accepted(limits: Sequence[Limit], suite: Suite, params: ValidateParams) -> bool:
+    return all(_severity(limit.name, suite, params) == "hold" for limit in limits)
 
 
 def _path_of_sample(day: date) -> Path:

@@ -54,6 +54,7 @@ def distributions(
     label: str,
     limits: DayLimits,
     outside: Sequence[tuple[date, Limit]],
+    num_stopping: int,
     drifted: Sequence[str],
 ) -> Distributions:
     """Returns what is to be shown of the day.
@@ -65,27 +66,43 @@ def distributions(
         columns: of the table, in order.
         label: column of the label; "" for a table without.
         limits: of the day's figures.
-        outside: limits that do not hold, each with its day, the farthest off first.
+        outside: limits that do not hold, each with its day: those that stop the day, then others, by how far
+            they are off.
+        num_stopping: of `outside`, the first ones, which stop the day.
         drifted: columns that are too far from the same weekdays before.
     """
-    earlier = sorted(other for other in samples if other < day)
-    same = [other for other in earlier if other.weekday() == day.weekday()][-SAME_WEEKDAYS:]
-    before = same if len(same) >= LEAST_WEEKDAYS else earlier
+    before = compared(day, sorted(samples))
     now, then = [samples[day]] if day in samples else [], [samples[other] for other in before]
-    shown = [*drifted, *(name for name in columns if name not in drifted)]
-    described = [one for name in shown if name in columns and (one := _column(name, now, then, label=label))]
-    described, left_out = described[:MOST_COLUMNS], described[MOST_COLUMNS:]
+    words = " ".join(f" {limit.name} " for _, limit in outside[:num_stopping])
+    of_figures = [name for name in columns if f" {name} " in words]
+    described: list[ColumnDistribution] = []
+    left_out: list[str] = []
+    for name in dict.fromkeys([*drifted, *of_figures, *columns]):
+        if name in columns and len(described) < MOST_COLUMNS:
+            described += [one] if (one := _column(name, now, then, label=label)) else []
+        elif name in columns and now and all(name in one.numbers or name in one.small for one in now):
+            left_out.append(name)
     return Distributions(
         day=day,
         before=tuple(before),
         label=label,
         drifted=tuple(drifted),
         columns=tuple(described),
-        left_out=tuple(one.column for one in left_out),
+        left_out=tuple(left_out),
         figures=tuple(
-            _figures(day, history, [one.column for one in described], limits, outside, label=label)
+            replace(one, stops=at < min(num_stopping, MOST_OUTSIDE) and not one.holds)
+            for at, one in enumerate(
+                _figures(day, history, [one.column for one in described], limits, outside, label=label)
+            )
         ),
     )
+
+
+def compared(day: date, days: Sequence[date]) -> list[date]:
+    """Returns which of `days`, which are in order, a day is compared with."""
+    earlier = [other for other in days if other < day]
+    same = [other for other in earlier if other.weekday() == day.weekday()][-SAME_WEEKDAYS:]
+    return same if len(same) >= LEAST_WEEKDAYS else earlier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +262,7 @@ def _series(day: date, history: History, limits: DayLimits, name: str) -> Figure
     if name in limits.chances:
         of_days = limits_of_days(name, history, list(known), chance=limits.chances[name])
     newest, kind = max(known), known[max(known)].kind
+    words = str(of_days[newest]) if newest in of_days else in_a_sentence(name, known[newest])
 
     def shown(value: float) -> float:
         return exp(min(value, 50)) if kind == "factor" else value
@@ -252,9 +270,9 @@ def _series(day: date, history: History, limits: DayLimits, name: str) -> Figure
     return FigureSeries(
         figure=name,
         column="",
-        words=str(of_days[newest]) if newest in of_days else in_a_sentence(name, known[newest]),
+        words=words if newest == day else f"{newest}: {words}",
         is_share=kind in ("share", "rate"),
-        holds=newest not in of_days or of_days[newest].holds,
+        holds=newest != day or newest not in of_days or of_days[newest].holds,
         days=tuple(known),
         values=tuple(shown(figure.value) for figure in known.values()),
         lows=tuple(shown(of_days[other].low) if other in of_days else None for other in known),

@@ -330,7 +330,7 @@ class _Checks:
             night, figures, kept, self.table, came_in=came_in, by=by, suite=suite, params=params
         )
         if show and params.false_alarms_per_year and suite.limits != "off":
-            _show(night, figures, unusual_days, distances, self.table, params=params, limits=suite.limits)
+            _show(night, figures, unusual_days, distances, self.table, params=params, suite=suite)
         note = _judge_drift(night, distances, num_before, suite=suite, params=params)
         unusual = day_history.expectations(unusual_days, night, suite, params, is_first=not kept)
         return _Passed(drift=distances, note=note, figures=figures, unusual=unusual)
@@ -724,25 +724,31 @@ def _show(
     table: Table,
     *,
     params: ValidateParams,
-    limits: Mapping[str, str],
+    suite: Suite,
 ) -> None:
     """Writes what the day looks like, for its page."""
     label = table.label.column if table.label else ""
     history = {day: known.figures for day, known in figures.items() if day <= night.day}
     of_night = next((one.known for one in unusual_days if one.day == night.day), None)
     if of_night is None:  # was judged by a call before
-        off = [name for name, how in limits.items() if how == "off"]
+        limited = suite.limits if isinstance(suite.limits, dict) else {}
+        off = [name for name, how in limited.items() if how == "off"]
         rate = params.false_alarms_per_year
         of_night = daily_limits.learn(history, night.day, false_alarms_per_year=rate, label=label, off=off)
     outside = [(one.day, limit) for one in unusual_days for limit in one.outside]
+    stopping = [
+        (one.day, limit) for one in unusual_days for limit in day_history.stopping(one, suite, params)
+    ]
+    days = sorted(history)[-day_figures.WINDOW - 1 :]
     looks = distributions.distributions(
         night.day,
-        day_history.samples(figures, sorted(history)[-day_figures.WINDOW - 1 :]),
+        day_history.samples(figures, [*distributions.compared(night.day, days), *days[-1:]]),
         history,
         columns=columns_of(table),
         label=label,
         limits=of_night,
-        outside=sorted(outside, key=lambda pair: -pair[1].excess),
+        outside=sorted(outside, key=lambda pair: (pair not in stopping, -pair[1].excess)),
+        num_stopping=len(stopping),
         drifted=[one.column.removesuffix(" nulls") for one in distances if one.value > one.limit],
     )
     records.LOOKS.mkdir(parents=True, exist_ok=True)

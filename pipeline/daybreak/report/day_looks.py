@@ -1,7 +1,7 @@
 """Lays out the charts of a day's data for the page of a night, each with a sentence and a table.
 
-A day that is held shows first what held it: figures outside their limits, and the distributions of the
-columns that drifted or that these figures are of.
+A day that is held shows first what held it: figures outside limits that hold a day, and the distributions of
+the columns that drifted or that these figures are of.
 """
 
 from dataclasses import dataclass
@@ -53,10 +53,11 @@ def day_looks(folder: Path, *, held: bool) -> DayLooks | None:
     of_figures = [_series(one, name=f"figure{at}") for at, one in enumerate(seen.figures)]
     pairs = list(zip(seen.figures, of_figures, strict=True))
     outside = [look for one, look in pairs if not one.holds]
-    words = " ".join(f" {one.figure} " for one in seen.figures if not one.holds)
+    stopping = [look for one, look in pairs if one.stops]
+    words = " ".join(f" {one.figure} " for one in seen.figures if one.stops)
     told = {one.column for one in seen.columns if one.column in seen.drifted or f" {one.column} " in words}
     first = [look for look in of_columns if look.title in told]
-    of_what_held = [*outside[: MOST_HELD - bool(first)], *first][:MOST_HELD] if held else []
+    of_what_held = [*stopping[: MOST_HELD - bool(first)], *first][:MOST_HELD] if held else []
     return DayLooks(
         held=tuple(of_what_held),
         outside=tuple(look for look in outside if look not in of_what_held),
