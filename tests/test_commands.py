@@ -124,6 +124,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "who-used 2026-11-23",
         "fleet",
         "prices --machine g2-*",
+        "restore",
     ],
 )
 def test_what_commands_show_is_json_where_asked_and_has_no_colours_outside_of_a_terminal(
@@ -138,6 +139,16 @@ def test_what_commands_show_is_json_where_asked_and_has_no_colours_outside_of_a_
     assert "\x1b" not in text
     assert cli.main([*asked, "--json"]) in (0, NothingToDo.exit_status)
     assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_an_erasure_is_json_where_asked_also_where_it_ends_with_an_error(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DAYBREAK_HOME", str(fleet))
+    monkeypatch.chdir(fleet)
+    assert cli.main(["erase", "--unit", "ann", "--json"]) != 0
+    assert json.loads(capsys.readouterr().out) == []
 
 
 # Commands that change or write something, serve, or print what another program takes as it is.

@@ -1,5 +1,6 @@
 """A person's rows go, from real homes of the shop and of a table: git, DVC with a remote, MLflow, a log."""
 
+import json
 import os
 import shutil
 import signal
@@ -244,6 +245,8 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     standing = homes.standing(fraud)
     assert cli.main(["erase", "--unit", unit]) == 0
     assert "would erase: " in capsys.readouterr().out
+    assert cli.main(["erase", "--unit", unit, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
     assert homes.standing(fraud) == standing
     destinations.note(Home.here(), "$WAREHOUSE/{day}", day=DAY, table="predictions")
     with pytest.raises(ParamsError, match=r"while \$WAREHOUSE is not set"):

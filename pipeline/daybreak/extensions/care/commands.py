@@ -17,12 +17,15 @@ def restore(home: Home, *, commit: str = "", yes: bool = False, json_: bool = Fa
     """
     from daybreak.extensions.care.restore import restore as restores
 
-    lines = restores(home, home.params.register_, commit=commit, yes=yes)
-    if json_:
-        print(json.dumps(list(lines)))
-        return 0
-    for line in lines:
-        print(line, flush=True)
+    lines: list[str] = []
+    try:
+        for line in restores(home, home.params.register_, commit=commit, yes=yes):
+            lines.append(line)
+            if not json_:
+                print(line, flush=True)
+    finally:  # what is known is shown, also where nothing can be brought back
+        if json_:
+            print(json.dumps(lines), flush=True)
     return 0
 
 

@@ -17,15 +17,17 @@ def erase(home: Home, *, unit: str, yes: bool = False, json_: bool = False) -> i
     from daybreak.extensions.erasure.erase import erase as erases
     from daybreak.report import publisher
 
-    lines = []
-    for line in erases(home, unit, home.params, dry_run=not yes):
-        lines.append(line)
-        if not json_:
-            print(f"{'' if yes else 'would erase: '}{line}", flush=True)
-    if json_:
-        print(json.dumps(lines))
+    lines: list[str] = []
+    try:
+        for line in erases(home, unit, home.params, dry_run=not yes):
+            lines.append(line)
+            if not json_:
+                print(f"{'' if yes else 'would erase: '}{line}", flush=True)
+    finally:  # also where it failed half-way, what was erased is told
+        if json_:
+            print(json.dumps(lines), flush=True)
     if yes:
         publisher.write_now(home)  # the file has reasons and error texts, which may name the unit
-    else:
+    elif not json_:
         print("Nothing is changed; add --yes to do it.")
     return 0
