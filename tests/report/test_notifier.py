@@ -272,6 +272,30 @@ def test_a_failure_says_what_serves_whether_predictions_are_there_and_by_when_to
     )
 
 
+def test_a_message_that_waited_says_what_has_become_of_the_night_since(home: Path) -> None:
+    go(home, 0, 0.6)
+    first = Home.here().tonight
+    before = datetime.now(UTC) - timedelta(days=1)
+    overtaken = make_night(home, 1, weight=1.0)
+    night = records.read(Night, overtaken / records.RUN)
+    records.write(replace(night, previous=night.code_commit), overtaken / records.RUN)
+
+    def text(folder: Path, happened: Event) -> str:
+        told = replace(happened, night=folder.name, at=before)
+        return notifier.text_of(Home.here(), told, now=datetime.now(UTC))
+
+    failed = text(first, event("failed", "no room", subject="train"))
+    assert "no room; it has gone on since, and brought version 1 to serve" in failed
+    assert "daybreak night" not in failed
+    asked = event("question", "promote: why", until=before + timedelta(hours=1))
+    assert "waited for a person until" in text(first, asked)
+    assert "version 1 came to serve; see: daybreak report" in text(first, asked)
+    assert "that time is over; see: daybreak report" in text(overtaken, asked)
+    again = text(overtaken, event("failed", "no room", subject="train"))
+    assert again.endswith(f"open another night for its day with: {ledger.new_night(Home.here(), night)}")
+    assert ledger.overtaken(Home.here(), night) == ""  # as it was opened after the promotion
+
+
 def test_only_what_notify_on_names_is_told(
     home: Path, webhook: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

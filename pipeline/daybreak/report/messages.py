@@ -22,6 +22,8 @@ class NightState:
     serves: int | None = None  # version; 0: none serves, None: not known
     predictions: str = ""  # whether they are there (outcome.predictions); "" where none are asked for
     until: datetime | None = None  # when the night has to be decided; None: it is over, or not known
+    released: int = 0  # version that the night has brought to serve since the event; 0: none
+    new_night: str = ""  # command for another night of its day, where this one was overtaken
 
 
 def message(event: Event, night: NightState, *, now: datetime) -> str:
@@ -67,6 +69,12 @@ def _sentence(event: Event, night: NightState, *, now: datetime) -> str:
 def _question(event: Event, night: NightState, *, now: datetime) -> str:
     assert event.until
     shown = [address for word, address in night.links.items() if word not in FORMS]
+    if night.released or event.until <= now:
+        since = f"version {night.released} came to serve" if night.released else "that time is over"
+        return (
+            f"version {event.version} waited for a person until {clock(event.until)}: {event.reason}; "
+            f"{since}; see: {shown[0] if shown else f'daybreak report --night {event.night}'}"
+        )
     else_ = f"version {event.champion} stays" if event.champion else "no version serves"
     return (
         f"version {event.version} waits for a person{_until(event.until, now=now, word='until')}: "
@@ -77,6 +85,8 @@ def _question(event: Event, night: NightState, *, now: datetime) -> str:
 
 
 def _serves_on(night: NightState) -> str:
+    if night.released:  # a message may wait for the morning
+        return f"; it has gone on since, and brought version {night.released} to serve"
     if night.serves is None:
         return ""
     return f"; version {night.serves} serves on" if night.serves else "; no version serves yet"
@@ -90,6 +100,10 @@ def _take_back(event: Event, night: NightState) -> str:
 
 
 def _go_on(event: Event, night: NightState, *, now: datetime) -> str:
+    if night.released:
+        return ""
+    if night.new_night:
+        return f"; open another night for its day with: {night.new_night}"
     by = _until(night.until, now=now, word="by") if night.until and night.until > now else ""
     return f"; go on{by} {_at('Airflow run', night)}with: daybreak night --night {event.night}"
 

@@ -159,17 +159,20 @@ def _send_due(home: Home, kept: Messages, given: NotifyParams, *, quiet: bool) -
 
 def text_of(home: Home, event: Event, *, now: datetime) -> str:
     """Returns the message about an event, with the state of its night where the night's folder is here."""
-    return messages.message(event, _state(home, event.night, now=now), now=now)
+    return messages.message(event, _state(home, event, now=now), now=now)
 
 
-def _state(home: Home, night: str, *, now: datetime) -> NightState:
+def _state(home: Home, event: Event, *, now: datetime) -> NightState:
     from daybreak.report import links, outcome  # which no command needs that tells of nothing
 
+    night = event.night
     folder = home.nights / night
     try:
         if night and folder.exists():
             view = outcome.view_of(folder)
             entry, serving = view.entry, ledger.champion_at(home, branch.ledger_tip(home))
+            later = [one for one in events.read(folder) if one.at > event.at]
+            brought = entry.release if any(one.kind == "promoted" for one in later) else None
             is_over = bool(entry.release or "promote" in view.skips or ledger.is_over(home, entry.night))
             return NightState(
                 name=formats.night_name(night, entry.night.day),
@@ -177,6 +180,8 @@ def _state(home: Home, night: str, *, now: datetime) -> NightState:
                 serves=serving.version if serving else 0,
                 predictions=outcome.predictions_of(view, at=now).text,
                 until=None if is_over else entry.night.decide_until,
+                released=brought.version if brought else 0,
+                new_night=ledger.new_night(home, entry.night) if ledger.overtaken(home, entry.night) else "",
             )
     except (PipelineError, OSError) as error:
         log.warning("a message does not tell the state of night %s: %s", night, error)

@@ -62,6 +62,7 @@ class NightView:
     skips: Mapping[str, str] = field(default_factory=dict)
     waits: Mapping[str, str] = field(default_factory=dict)
     history: Sequence[Entry] = ()  # the ledger, newest first
+    new_night: str = ""  # command for another night of its day, where this one was overtaken
 
     @property
     def asked_until(self) -> datetime | None:

@@ -7,7 +7,7 @@ its page gives the reason. The page loads nothing from the network: styles and c
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,7 +40,7 @@ from daybreak.report.outcome import NightView, view_of
 from daybreak.report.standing import Standing, standing
 from daybreak.report.summary import Summary, summarize
 from daybreak.report.templates import render
-from daybreak.storage import checkout
+from daybreak.storage import checkout, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
@@ -160,6 +160,9 @@ def _unbroken(words: str) -> str:
 
 
 def _summary(home: Home, folder: Path, view: NightView) -> Summary:
+    night = view.entry.night
+    if ledger.overtaken(home, night):
+        view = replace(view, new_night=ledger.new_night(home, night))
     return summarize(view, places=links.places(view.entry), margin=_margin(home, view.entry, folder))
 
 

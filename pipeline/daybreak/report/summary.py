@@ -233,6 +233,8 @@ def _actions(view: NightView, *, places: Places) -> Iterator[Action]:
         answer, address = f"daybreak approve --night {night.id}", places.review or BY_HAND
         yield Action(name="Approve", address=address, command=f"{answer} --reason TEXT", is_due=True)
         yield Action(name="Reject", address=address, command=f"{answer} --reject --reason TEXT", is_due=True)
+    elif failed and view.new_night:
+        yield Action(name="Open a new night", address=BY_HAND, command=view.new_night, is_due=True)
     elif failed:
         again = f"daybreak night --night {night.id}"
         address = places.airflow_run or BY_HAND

@@ -10,6 +10,8 @@ import pytest
 from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
+from daybreak.contract.record_parts import Event
+from daybreak.contract.record_types import Champion, Release
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
 from daybreak.rollout.rollback import version_of
@@ -165,6 +167,36 @@ def test_a_night_that_failed_says_at_which_stage_and_how_to_go_on(small_home: Ho
     assert cli.main(["why", "2022-01-04"]) == 0
 
 
+def test_a_failed_night_that_was_overtaken_is_not_gone_on_with(small_home: Home) -> None:
+    folder = _opened(small_home, "2022-01-04")
+    (folder / records.RUN / "train.error").write_text("no room")
+    _roll_back(small_home)
+    assert provenance.why(small_home, "2022-01-04")[-1] == (
+        "next",
+        "daybreak night --day 2022-01-04 --night 2022-01-04-2",
+    )
+
+
+def test_a_version_that_was_rolled_back_is_said_to_be(small_home: Home) -> None:
+    _roll_back(small_home)
+    shown = dict(provenance.why(small_home, "3"))
+    assert shown["outcome"].startswith("Promoted, then rolled back: version 3 ")
+    assert "to version 1: " in shown["since"]
+
+
+def test_a_damaged_record_of_a_folder_hides_nothing_that_the_ledger_has(
+    small_home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = provenance.why(small_home, "3")
+    folder = _opened(small_home, "2022-01-03")
+    records.path_of(Champion, folder / records.RUN).write_text("{")
+    assert provenance.why(small_home, "3") == before
+    _opened(small_home, "2022-01-05")
+    records.path_of(Champion, small_home.nights / "2022-01-05" / records.RUN).write_text("{")
+    with pytest.raises(ReleaseError, match="no night of the ledger made version 9"):
+        provenance.why(small_home, "9")
+
+
 def test_a_day_is_that_of_its_newest_night_open_or_closed(small_home: Home) -> None:
     assert dict(provenance.why(small_home, "2022-01-03"))["version"].startswith("daybreak 3,")
     _opened(small_home, "again", day="2022-01-03", at=datetime(2022, 1, 4, 9, tzinfo=UTC))
@@ -172,6 +204,17 @@ def test_a_day_is_that_of_its_newest_night_open_or_closed(small_home: Home) -> N
     assert shown["outcome"] == "The night is under way; version 3 stays."
     assert shown["reason"] == "The last stage done is open."
     assert shown["night"].startswith("again, ")
+
+
+def _roll_back(home: Home) -> None:
+    """Has version 1 serve in place of version 3."""
+    newest, *_, first = ledger.history(home)
+    assert newest.verdict
+    verdict = replace(newest.verdict, reason="complaints")
+    release = Release(version=1, replaced=3, night=first.night.id)
+    at = newest.night.started_at + timedelta(hours=1)
+    event = Event(kind="rolled back", at=at, night="", version=1, champion=3, by="ann", reason="complaints")
+    ledger.commit_rollback(home, first.commit, release, verdict, event, after=newest.commit, message="back")
 
 
 def _opened(home: Home, name: str, *, day: str = "", at: datetime | None = None) -> Path:

@@ -6,13 +6,14 @@ folder of a night, while it is here, adds what its stages wrote, and is all ther
 """
 
 import json
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
 from daybreak.contract import formats, records
-from daybreak.contract.errors import ParamsError, ReleaseError
+from daybreak.contract.errors import DataError, ParamsError, ReleaseError
 from daybreak.contract.record_parts import Record
 from daybreak.contract.record_types import (
     Batch,
@@ -33,6 +34,8 @@ from daybreak.storage import branch, checkout, ledger, ledger_notes, night_folde
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
+
+log = logging.getLogger(__name__)
 
 FEWEST_DIGITS = 6  # of a digest, so that they name one thing
 LOCK = "dvc.lock"
@@ -87,12 +90,18 @@ def why(home: Home, what: str) -> list[tuple[str, str]]:
         version = view.entry.refitted or view.entry.version
         number = version.number if version else 0
     entry = view.entry
+    view = replace(
+        view,
+        history=ledger.history(home, limit=outcome.NIGHTS),
+        new_night=ledger.new_night(home, entry.night) if ledger.overtaken(home, entry.night) else "",
+    )
     headline = outcome.headline(view)
     is_in_verdict = entry.verdict and headline.reason == entry.verdict.reason
     summed = summary.summarize(view, places=Places())
     return [
         ("outcome", headline.sentence),
         *([] if is_in_verdict else [("reason", headline.reason)]),
+        *([("since", summed.since)] if summed.since else []),
         *_made_of(home, entry, number),
         *((fact.name.lower(), f"{fact.text}, {fact.beside}") for fact in summed.facts),
         *_judged(entry),
@@ -120,7 +129,11 @@ def _of_version(
     if found:
         return _view(home, ledger.entries_of(home, [found])[0])
     for folder, _ in night_folders.unclosed(home):
-        view = outcome.view_of(folder)
+        try:
+            view = outcome.view_of(folder)
+        except (DataError, OSError) as error:  # another night may have made it
+            log.warning("the night in %s cannot be read: %s", folder, error)
+            continue
         if number in _numbers_of(view.entry):
             return view
     known = sorted({each for numbers in made.values() for each in numbers})
@@ -159,9 +172,12 @@ def _is_named(night: Night, what: str) -> bool:
 def _view(home: Home, entry: Entry) -> NightView:
     """Returns a night of the ledger, with the sentences of its stages where its folder is still here."""
     folder = home.nights / entry.night.id
-    if records.find(Night, folder / records.RUN) is None:
-        return NightView(entry=entry)
-    return replace(outcome.view_of(folder), entry=entry)
+    try:
+        if records.find(Night, folder / records.RUN):
+            return replace(outcome.view_of(folder), entry=entry)
+    except (DataError, OSError) as error:  # the ledger has its records
+        log.warning("what stages of night %s said is left out: %s", entry.night.id, error)
+    return NightView(entry=entry)
 
 
 def _numbers_of(entry: Entry) -> list[int]:
