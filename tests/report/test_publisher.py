@@ -69,13 +69,17 @@ def test_a_verdict_that_cannot_be_shown_stands_is_said_once_and_is_shown_by_the_
     assert serving() == (made.version, made.version) == (1, 1)
     assert "**Verdict: promote.**" not in described(1)
     assert "records/release.json" not in kept(1)  # which shows, and decides nothing
+    own = {"path": "rows.json", "type": "table"}  # of a team's workload
+    run_id = client().get_model_version("daybreak", "1").run_id
+    client().set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([own]))
     all_away()
     runner.run(Home.here(), "close")
     assert "**Verdict: promote.**" in described(1)
     assert "records/release.json" in kept(1)
     assert (records.RUN / "report.html").exists()
-    run = client().get_run(client().get_model_version("daybreak", "1").run_id)
-    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "slices.json", "type": "table"}]
+    run = client().get_run(run_id)
+    tables = [own, {"path": "slices.json", "type": "table"}]
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == tables
     assert "slices.json" in {file.path for file in client().list_artifacts(run.info.run_id)}
 
 

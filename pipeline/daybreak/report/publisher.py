@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 SHOWN = records.RUN / "shown.txt"  # digest of the verdict and the answer that MLflow shows
 SLICES = "slices.json"  # table of the night's run in MLflow: scores by slice, with their intervals
+TABLES = "mlflow.loggedArtifacts"  # tag of a run
 WATCH = "daybreak watch tries again"
 NEXT = "the next stage and daybreak watch try again"
 TOLD_WITHIN = timedelta(days=1)  # of a commit whose process was killed before it was shown
@@ -253,14 +254,21 @@ def _show_report(home: Home, folder: Path, commit: str = "") -> None:
         if entry.evaluation:
             shown = standing.table(standing.standing(entry.evaluation, read_scores(folder / SCORES)))
             client.log_text(run_id, json.dumps(shown), SLICES)
-            tables = json.dumps([{"path": SLICES, "type": "table"}])
-            client.set_tag(run_id, "mlflow.loggedArtifacts", tables)  # as `log_table`, which would append
+            _list_table(client, run_id)
         if verdict and (drawn := figures.effect(verdict, verdict.margin)):
             client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
         if version and commit:
             aliases.tag(client, version.name, version.number, ledger=commit)
             client.set_tag(run_id, "ledger", commit)
             _reject_others(client, version, entry)
+
+
+def _list_table(client: "MlflowClient", run_id: str) -> None:
+    """Lists the table among those that the run has, as `log_table` does, which would append rows to it."""
+    tables = json.loads(client.get_run(run_id).data.tags.get(TABLES, "[]"))
+    ours = {"path": SLICES, "type": "table"}
+    if ours not in tables:
+        client.set_tag(run_id, TABLES, json.dumps([*tables, ours]))
 
 
 def _others(history: Iterable[Entry], entry: Entry) -> Iterable[Entry]:
