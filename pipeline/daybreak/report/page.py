@@ -161,7 +161,8 @@ def _unbroken(words: str) -> str:
 
 def _summary(home: Home, folder: Path, view: NightView) -> Summary:
     night = view.entry.night
-    if ledger.overtaken(home, night):
+    failed = view.errors or (view.entry.verdict and view.entry.verdict.failed)
+    if failed and ledger.overtaken(home, night):
         view = replace(view, new_night=ledger.new_night(home, night))
     return summarize(view, places=links.places(view.entry), margin=_margin(home, view.entry, folder))
 
