@@ -51,6 +51,7 @@ FILES, ARCHIVES = "tests/security/test_files.py::test_", "tests/security/test_ar
 QUERIES, PARAMS = "tests/security/test_queries.py::test_", "tests/security/test_params.py::test_"
 VERSIONS, TAMPER = "tests/security/test_versions.py::test_", "tests/security/test_tampered.py::test_"
 CONNECTIONS, COMPOSE = "tests/extensions/router/test_connections.py::test_", "tests/test_compose.py::test_"
+LEFT = "tests/security/test_left_files.py::test_"
 ERASURES = "tests/storage/test_erasures.py::test_"
 ENVIRONMENT = "tests/contract/test_environment.py::test_"
 CODE, ROUTER = "tests/registry/test_carried_code.py::test_", "tests/extensions/router/test_router.py::test_"
@@ -657,7 +658,7 @@ ATTACKS = [
             f"a version leaves {what} where it is to write a file",
             "secret",
             "no link is followed, only a file opened",
-            f"tests/security/test_left_files.py::test_of_what_a_version_left_only_a_file_is_opened[{what}]",
+            f"{LEFT}of_what_a_version_left_only_a_file_is_opened[{what}]",
         )
         for what in WHAT
     ),
@@ -666,7 +667,7 @@ ATTACKS = [
             f"predictions that are {what}",
             "secret",
             "no link is followed, only a file opened",
-            f"tests/security/test_left_files.py::test_predictions_are_no_copy_of_what_a_link_leads_to[{what}]",
+            f"{LEFT}predictions_are_no_copy_of_what_is_no_file_of_rows[{what}]",
         )
         for what in ("a link", "a pipe")
     ),
@@ -674,13 +675,13 @@ ATTACKS = [
         "scores of own code that are a link",
         "secret",
         "no link is followed, only a file opened",
-        "tests/security/test_left_files.py::test_scores_of_own_code_are_no_copy_of_what_a_link_leads_to",
+        f"{LEFT}scores_of_own_code_are_read_from_an_archive_of_columns_alone[a link]",
     ),
     Attack(
         "a version leaves folders too deep to be removed",
         "night",
         "they are left, and named",
-        "tests/security/test_left_files.py::test_folders_in_folders_stop_nobody_who_removes_them",
+        f"{LEFT}folders_in_folders_stop_nobody_who_removes_them",
     ),
     Attack(
         "a version empties the user's files before Linux 6.2",

@@ -62,9 +62,9 @@ ALL_STEPS = (
 
 
 class Killer(logging.Handler):
-    """Kills at a step of a saga."""
+    """Kills at a step of a saga, by its name, or by its number from 1 on."""
 
-    def __init__(self, at: str) -> None:
+    def __init__(self, at: str | int) -> None:
         super().__init__(logging.DEBUG)
         self.steps: list[str] = []
         self.at = at
@@ -72,12 +72,12 @@ class Killer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage().startswith("saga: "):
             self.steps.append(record.getMessage().removeprefix("saga: "))
-            if self.steps[-1] == self.at:
+            if self.at in (self.steps[-1], len(self.steps)):
                 raise Killed
 
 
 @contextlib.contextmanager
-def killing(at: str) -> Any:
+def killing(at: str | int) -> Any:
     killer = Killer(at)
     log = logging.getLogger(saga.__name__)
     before = log.level
