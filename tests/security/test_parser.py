@@ -220,6 +220,7 @@ STARTED = """
 import os, signal, sys, time
 from daybreak.data.parser import PARSER
 from daybreak.data.source import Files
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
 Files(sys.argv[1]).reader.read(sys.argv[1])
 print(PARSER.pid, flush=True)
 if sys.argv[2] == "waits":

@@ -132,10 +132,10 @@ def test_nights_explore_within_their_cap_and_end_with_what_is_cheapest(world, re
 
 @pytest.mark.slow
 def test_nights_try_what_the_forecast_is_not_sure_is_in_time_and_keep_it(repository):
-    """In six hours the first forecast is sure of eight fast machines only, at three times the dollars."""
+    """In 5.2 hours the first forecast is sure of ten fast machines only, at three times the dollars."""
     world = World(machine_times=1.0, beyond=0.0)
-    params = PARAMS.model_copy(update={"plan": TOLD.model_copy(update={"max_machines": 8})})
-    plans = run(world, repository, count=6, hours=6, params=params)
+    params = PARAMS.model_copy(update={"plan": TOLD.model_copy(update={"max_machines": 10})})
+    plans = run(world, repository, count=6, hours=5.2, params=params)
     tried = [made for made in plans if made.forecast.chance < TOLD.confidence]
     assert tried
     for made in tried:
