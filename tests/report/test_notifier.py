@@ -85,6 +85,8 @@ def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: An
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 0, weight=1.0, champion=champion))
     Path("params.yaml").write_text(f"{PARAMS}release: {{approval: always}}\n")
+    night = records.read(Night, records.RUN)  # of a day long ago, when nobody could answer any more
+    records.write(replace(night, decide_until=datetime.now(UTC) + timedelta(hours=3)), records.RUN)
     asked = judge_night()
     loaded = params.load(Path())
     evaluation, version = (
