@@ -201,10 +201,10 @@ def _agenda(home: Home, night: Night, batch: Batch, digest: str) -> _Agenda:
 def _labelled_since(
     agenda: _Agenda, night: Night, table: Table, suite: Suite, params: ValidateParams
 ) -> list[date]:
-    """Returns the days that passed before their labels were known, which they are since the last night.
+    """Returns the days that passed without labels, and whose labels came since the last night.
 
-    Not the newest of them, which is tonight's: wrong labels there stop the night. Others no night has judged,
-    as it was left out, or stopped by them; they leave training alone.
+    The newest day with labels is not among them: its wrong labels stop the night. The labels of the others
+    were judged by no night, as theirs was left out or stopped; wrong ones keep the day out of training.
     """
     known = [day for day in day_history.days() if day <= night.day]
     if not known or agenda.is_anew or not params.false_alarms_per_year or suite.limits == "off":

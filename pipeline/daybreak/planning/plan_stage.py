@@ -1,8 +1,8 @@
 """Runs the stage `plan`: reads the newest prices and the earlier nights, and plans tonight.
 
 `planner.plan` decides, without a clock or a network, for the hours that are left since the night's day was
-there. A home that shares machines with others of a fleet plans
-with its share of them, by the hook `share`, and is called again until the share begins.
+there. A home that shares machines with others of a fleet plans with its share of them, by the hook `share`,
+and is called again until the share begins.
 """
 
 from collections.abc import Sequence
