@@ -573,7 +573,7 @@ class FakeCluster:
     def _succeeded(self, job: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
         done = {pod["metadata"]["index"] for pod in pods if pod["status"]["phase"] == "Succeeded"}
         for rule in job["spec"].get("successPolicy", {}).get("rules", ()):
-            if {int(index) for index in rule["succeededIndexes"].split(",")} <= done:
+            if len(done) >= rule["succeededCount"]:
                 return True
         return len(done) == job["spec"]["completions"]
 

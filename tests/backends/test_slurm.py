@@ -377,6 +377,52 @@ def test_nodes_meet_at_the_address_of_the_first(cluster):
     assert place({}) is None
 
 
+@pytest.fixture
+def elastic(cluster: Any, tmp_path: Path) -> Slurm:
+    return Slurm(machines=str(tmp_path / "machines.csv"), min_machines=1)
+
+
+def states(handle: str) -> set[str]:
+    """The states of the tasks of an array."""
+    id = handle.partition(" ")[0]
+    words = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={id}", "--format=%T"]
+    return set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_a_job_with_fewer_nodes_is_ended_by_an_error_of_its_code_on_any_and_leaves_no_task(
+    cluster, elastic, job, tmp_path
+):
+    urgent = cluster.occupy("n2")
+    wait(lambda: any(each.phase == "runs" for each in client.listed(name="urgent")))
+    handle = elastic.submit(job("exit 3", num_machines=2))
+    assert end(elastic, handle) == "failed"
+    assert "an error of its own code" in reasons(tmp_path)[-1]
+    cluster.call("scancel", urgent)
+    wait(lambda: num_live() == 0)
+
+
+def test_a_job_with_fewer_nodes_that_is_cancelled_queues_no_lost_task_again(cluster, elastic, job):
+    handle = elastic.submit(job(num_machines=2, strategy="spot"))
+    wait(lambda: states(handle) == {"RUNNING"})
+    urgent = cluster.occupy("n2")
+    wait(lambda: "PREEMPTED" in states(handle))
+    elastic.cancel(handle)
+    wait(lambda: not {"RUNNING", "PENDING", "COMPLETING"} & states(handle))
+    assert elastic.state(handle) == "preempted"
+    cluster.call("scancel", urgent)
+
+
+def test_a_job_with_fewer_nodes_waits_until_there_are_enough(cluster, tmp_path, job):
+    elastic = Slurm(machines=str(tmp_path / "machines.csv"), min_machines=2)
+    handle = elastic.submit(job(num_machines=3))
+    wait(lambda: elastic.state(handle) == "running")  # of three there are two
+    cluster.set_node("n2", "down")
+    wait(lambda: elastic.state(handle) == "queued")
+    cluster.set_node("n2", "resume")
+    elastic.cancel(handle)
+    wait(lambda: num_live() == 0)
+
+
 def test_each_word_of_slurm_for_an_end_has_a_sentence():
     faults = Slurm(machines="machines.csv").faults
     rental = Rental(machine="node")

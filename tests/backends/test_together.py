@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.contract.record_parts import Pool, Rental
 from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 from daybreak.extensions.slurm import slurm_client
@@ -87,22 +88,54 @@ def test_unlike_nodes_of_slurm_share_batches_by_speed_and_lose_one_of_them(clust
     assert night.training.device == "2 x CPU"
 
 
+def test_nodes_of_slurm_come_and_go_without_another_job_also_the_first(cluster, folder, tmp_path):
+    urgent = cluster.occupy("n2")
+    wait(lambda: any(each.phase == "runs" for each in slurm_client.listed(name="urgent")))
+    night = TrainingNight(
+        folder, Slurm(machines=str(tmp_path / "machines.csv"), min_machines=1), rental=spot("node")
+    )
+    night.be_slow()
+    night.until(lambda: night.workers == {"worker 0 of 1"})  # begins with the node that is there
+    night.forget_workers()
+    cluster.call("scancel", urgent)
+    night.until(lambda: night.workers == {"worker 0 of 2", "worker 1 of 2"})
+    night.until_saved()
+    night.forget_workers()
+    urgent = cluster.occupy("n1")  # the host of the rendezvous is preempted
+    night.until(lambda: night.workers == {"worker 0 of 1"})
+    night.forget_workers()
+    cluster.call("scancel", urgent)
+    (submission,) = SubmissionJournal(night.job).submissions()
+    night.until(lambda: cluster.hurry(f"{submission.handle}_0"))
+    night.until(lambda: night.workers == {"worker 0 of 2", "worker 1 of 2"})
+    night.be_quick()
+    training = night.finish()
+    night.assert_whole()
+    assert training.num_restarts >= 3
+    assert len(SubmissionJournal(night.job).submissions()) == 1
+    wait(lambda: not any(each.phase != "over" for each in slurm_client.listed()))
+
+
 @pytest.mark.parametrize("kubernetes", ["jobsets"], indirect=True)
-def test_pods_go_on_without_a_lost_node_and_take_in_one_that_comes(kubernetes, folder, tmp_path):
+def test_pods_start_with_the_nodes_there_go_on_without_the_first_and_take_in_those_that_come(
+    kubernetes, folder, tmp_path
+):
     bucket = f"file://{tmp_path}/bucket"
     backend = Kubernetes(
         image="eu.example/trainer:1", machines=str(tmp_path / "machines.csv"), bucket=bucket, min_machines=1
     )
     pool = {"pool": "spot", "spot": "true"}
-    for name in ("b", "c"):
-        kubernetes.add_node(name, labels=pool, taints=("spot",), pods=1)
+    kubernetes.add_node("b", labels=pool, taints=("spot",), pods=1)
     night = TrainingNight(folder, backend, rental=spot("node"), bucket=bucket)
     night.be_slow()
+    night.until(lambda: night.workers == {"worker 0 of 1"})
+    night.forget_workers()
+    kubernetes.add_node("c", labels=pool, taints=("spot",), pods=1)
+    night.until(lambda: night.workers == {"worker 0 of 2", "worker 1 of 2"})
     night.until_saved()
     (job,) = kubernetes.objects["jobs"]
-    assert night.workers == {"worker 0 of 2", "worker 1 of 2"}
     night.forget_workers()
-    kubernetes.lose_node(job, indexes=(1,), returns=False)
+    kubernetes.lose_node(job, indexes=(0,), returns=False)  # without notice, and others meet at it
     night.until(lambda: night.workers == {"worker 0 of 1"})
     night.forget_workers()
     kubernetes.add_node("d", labels=pool, taints=("spot",), pods=1)

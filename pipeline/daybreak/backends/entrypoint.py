@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daybreak.backends import node
+from daybreak.backends.host_election import HostElection
 from daybreak.backends.node import Task
 from daybreak.backends.torchrun import NodeRank
 from daybreak.contract import code_path
@@ -76,9 +77,17 @@ def run_staged(task: Task, staging: Staging, *, here: NodeRank | None) -> int:
     os.chdir(root)
     os.environ |= {**code_path.environment(root / CODE), "DAYBREAK_HOME": str(root)}
     arguments = (str(folder) if word == staging.folder else word for word in task.arguments)
-    status = node.run(replace(task, arguments=tuple(arguments)), place=here)
-    sync.finish()
-    return status
+    election = None
+    if here and here.is_elastic:
+        attempt = os.environ.get("DAYBREAK_ATTEMPT", "job")
+        election = HostElection(
+            bucket,
+            *("jobs", staging.job, "hosts", attempt),
+            host=here.host,
+            has_result=(folder / "result.json").exists,
+        )
+    task = replace(task, arguments=tuple(arguments))
+    return node.run(task, place=here, election=election, send_result=sync.finish)
 
 
 def main(words: Sequence[str], *, here: NodeRank | None) -> int:

@@ -3,24 +3,27 @@
 The backend starts this on each machine. On SIGTERM, or when time is up, the module has half a minute to save,
 and the exit status is then 143, whatever the module itself returns.
 
-Where a job may go on with fewer machines, the first machine holds the rendezvous, and the job ends with it.
-Another machine that ends otherwise has lost the first, and joins again when the first is back.
+Where a job may go on with fewer machines, the machines elect the one that holds the rendezvous
+(host_election.py). If that is lost, the others elect anew and go on from the last checkpoint.
 """
 
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daybreak.backends import torchrun
+from daybreak.backends.host_election import HostElection
 from daybreak.backends.torchrun import NodeRank
 from daybreak.contract.clock import Clock
 
 STOP_S = 30.0  # from the request to end to the kill
 REJOIN_S = 2.0  # between two tries to join again
+SIGNALS = 128  # exit statuses from it on are signals
+TERMINATED = SIGNALS + signal.SIGTERM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,32 +36,71 @@ class Task:
     until: float  # seconds since 1970
 
 
-def run(task: Task, *, place: NodeRank | None = None) -> int:
+def run(
+    task: Task,
+    *,
+    place: NodeRank | None = None,
+    election: HostElection | None = None,
+    send_result: Callable[[], None] = lambda: None,
+) -> int:
     """Runs the module until it ends or time is up; returns the exit status as a shell reports it.
 
-    `place` is the place of this machine among the job's machines, None for a single machine.
+    Args:
+        task: what this machine runs.
+        place: of this machine among the job's machines, None for a single machine.
+        election: of the host, where the job may go on with fewer machines.
+        send_result: what is to be done before the job counts as ended.
     """
-    words = torchrun.command(
+    runs = _Runs({**torchrun.threads(task.num_workers), **os.environ}, until=task.until)
+    runs.listen()
+    if place is None or election is None:
+        status = runs.once(_words(task, place))
+        send_result()
+        return status
+    status = _run_among_others(task, runs, place=place, election=election)
+    with election.watched():
+        send_result()
+    election.end(status)
+    return status
+
+
+def _run_among_others(task: Task, runs: "_Runs", *, place: NodeRank, election: HostElection) -> int:
+    """Runs the module as long as the job goes on, whoever is the host of its rendezvous."""
+    status = TERMINATED
+    while term := election.seek(stopped=runs.is_over):
+        if term.status is not None:
+            return term.status
+        rank = 0 if election.is_host else 1  # by which torchrun knows who holds the store
+        with election.watched(stopped=runs.is_over) as is_over:
+            words = _words(task, replace(place, rank=rank, master=term.address))
+            status = runs.once(words, is_over=is_over)
+        if runs.stopped or (status >= SIGNALS and not is_over()):
+            election.resign()
+            return status
+        if status == 0:
+            if election.succeed():
+                return 0
+        elif election.is_host and not is_over():
+            return status
+        time.sleep(REJOIN_S)
+    return TERMINATED
+
+
+def _words(task: Task, place: NodeRank | None) -> list[str]:
+    return torchrun.command(
         task.module,
         task.arguments,
         num_workers=task.num_workers,
         place=place,
         meeting=os.environ.get("DAYBREAK_ATTEMPT", "job"),
     )
-    modules = _Runs(words, {**torchrun.threads(task.num_workers), **os.environ}, until=task.until)
-    modules.listen()
-    status = modules.once()
-    while place and place.is_elastic and place.rank and 0 < status < 128 and not modules.stopped:
-        time.sleep(REJOIN_S)
-        status = modules.once()
-    return status
 
 
 class _Runs:
     """Starts a command, once or more often, and passes signals on to it."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str], *, until: float) -> None:
-        self._words, self._environment, self._until = words, environment, until
+    def __init__(self, environment: Mapping[str, str], *, until: float) -> None:
+        self._environment, self._until = environment, until
         self._clock = Clock()  # that nobody sets meanwhile
         self._clock.follow(Path.cwd())  # of the night, where the node is on the host that opened it
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,26 +111,35 @@ class _Runs:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
 
-    def once(self) -> int:
-        """Runs the command until it ends or time is up; returns the exit status."""
-        process = self._process = subprocess.Popen(self._words, env=self._environment)
+    def is_over(self) -> bool:
+        """Returns whether nothing is to be started any more."""
+        return bool(self.stopped) or self._clock.now() >= self._until
+
+    def once(self, words: Sequence[str], *, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Runs a command until it ends, time is up, or it is over; returns the exit status."""
+        process = self._process = subprocess.Popen(words, env=self._environment)
         if self.stopped:
             process.terminate()
+        over: list[float] = []  # when it was seen to be over
         while True:
-            end = self.stopped[0] + STOP_S if self.stopped else self._until
+            if not (self.stopped or over) and is_over():
+                over.append(self._clock.now())
+                process.terminate()
+            asked = self.stopped or over
+            end = asked[0] + STOP_S if asked else self._until
             try:
                 status = process.wait(min(1.0, max(0.01, end - self._clock.now())))
                 break
             except subprocess.TimeoutExpired:
                 if self._clock.now() < end:
                     continue
-                if self.stopped:
+                if asked:
                     process.kill()
                 else:
                     self._pass_on(signal.SIGTERM, None)
         if self.stopped and status:
-            return 128 + signal.SIGTERM
-        return status if status >= 0 else 128 - status
+            return TERMINATED
+        return status if status >= 0 else SIGNALS - status
 
     def _pass_on(self, number: int, _: object) -> None:
         self.stopped.append(self._clock.now())

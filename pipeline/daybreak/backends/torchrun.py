@@ -1,7 +1,7 @@
 """Builds the command of a job: a module under torchrun, or by itself. Nothing else knows torchrun's options.
 
-Workers rendezvous at a c10d store on the first machine, so that after a loss all of them do so again. Where a
-job may go on with fewer machines, the others wait moments for one that is lost, and take in one that comes.
+Workers rendezvous at a c10d store on one machine, so that after a loss all of them do so again. Where a job
+may go on with fewer machines, the others wait moments for one that is lost, and take in one that comes.
 """
 
 import os
@@ -14,6 +14,7 @@ SHUTDOWN_S = 20  # for workers to save after SIGTERM
 LOSSES = 20  # of machines, which a job survives that may go on with fewer
 # Until a machine that says nothing is lost, and until a rendezvous with enough machines is over, in seconds.
 SILENT_S, LAST_CALL_S = 6, 6
+JOIN_S = 7 * 86_400  # for which machines wait for enough others: until the home ends the job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ def command(
         if place.is_elastic:
             count = f"{place.min_nodes}:{place.num_nodes}"
             conf += f",last_call_timeout={LAST_CALL_S},keep_alive_interval={SILENT_S // 3}"
+            conf += f",join_timeout={JOIN_S}"
         nodes = [
             f"--nnodes={count}",
             "--rdzv-backend=c10d",

@@ -62,6 +62,11 @@ class Kubernetes(Cluster):
         many a job of more goes on when it loses one; 0: with all. Machines with TPU chips run `tpu_image`,
         or `image` where that is "".
         """
+        if min_machines and not bucket:
+            raise ParamsError(
+                "backend.min_machines needs a bucket, in which pods agree on the one where all meet; set "
+                "backend.bucket, or remove backend.min_machines"
+            )
         super().__init__(machines=machines, bucket=bucket, retry=replace(AT_ONCE, cancel_s=END_S), home=home)
         self.site = KubernetesSite(
             namespace=namespace,

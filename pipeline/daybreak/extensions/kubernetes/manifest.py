@@ -3,7 +3,7 @@
 The pods of a Job are its machines. Each has a stable name behind a headless service, by which those of
 several find each other. A disruption (preemption, eviction, a drained node) ends the Job, as the launcher
 decides what comes next, and is told from an error of the user's code by the conditions of the pod. Where a
-job may go on with fewer machines, a disrupted pod is replaced instead, and the Job ends with its first pod.
+job may go on with fewer machines, a disrupted pod is replaced instead, and the Job ends with any of its pods.
 Machines of another kind are the pods of a second Job. A JobSet makes both Jobs and the service; without
 JobSet the second Job belongs to the first, as does the service, which is then built here. Pure.
 """
@@ -163,7 +163,7 @@ def _spec(attempt: JobTemplate, part: MachineGroup, *, site: KubernetesSite) -> 
         },
     }
     if is_elastic:
-        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+        spec["successPolicy"] = {"rules": [{"succeededCount": 1}]}
         (container,) = spec["template"]["spec"]["containers"]
         container.setdefault("env", []).append({"name": MIN_PODS, "value": str(site.min_machines)})
     return spec

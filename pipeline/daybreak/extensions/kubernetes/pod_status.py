@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from daybreak.extensions.kubernetes.pod_entrypoint import MIN_PODS
+
 LiveCause = Literal[
     "suspended",
     "not admitted",
@@ -38,7 +40,6 @@ AUTOSCALER = frozenset(("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp"
 NEVER = frozenset(("Inadmissible", "Misconfigured", "NoMatchingFlavor", "ExceedsMaxQuota"))
 LOST = ("Evicted", "NodeLost", "Shutdown")  # reasons of a pod that lost its node
 OF_A_JOB = "batch.kubernetes.io/job-name"
-INDEX = "batch.kubernetes.io/job-completion-index"
 SIGNALS = 128  # exit statuses above it are signals
 
 
@@ -89,14 +90,20 @@ def _under_way(
     """Returns how far a job is that has neither ended nor waits for its turn."""
     specs = _specs(head, jobs)
     running = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded")]
-    if "successPolicy" in specs[0] and any(_is_first(pod) for pod in running):
-        return JobObservation(cause="running")  # it goes on without the others
+    if len(running) >= _num_needed(specs):
+        return JobObservation(cause="running")
     if hindered := _hindered(pods):
         return hindered
     if len(jobs) < len(specs) and "deletionTimestamp" not in head["metadata"]:
         return JobObservation(cause="no pods", since=moment(head["metadata"]["creationTimestamp"]))
-    whole = len(running) >= sum(spec["completions"] for spec in specs)
-    return JobObservation(cause="running" if whole else "starting")
+    return JobObservation(cause="starting")
+
+
+def _num_needed(specs: Sequence[Mapping[str, Any]]) -> int:
+    """Returns how many pods have to run: all, or those with which the job goes on."""
+    (container,) = specs[0]["template"]["spec"]["containers"]
+    least = (int(each["value"]) for each in container.get("env", ()) if each["name"] == MIN_PODS)
+    return next(least, sum(spec["completions"] for spec in specs))
 
 
 def _specs(head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -249,12 +256,6 @@ def _ended(job: Mapping[str, Any]) -> str:
     conditions = _true(job)
     over = next((conditions[kind] for kind in (*DONE, "Failed") if kind in conditions), {})
     return str(job.get("status", {}).get("completionTime") or over.get("lastTransitionTime") or "")
-
-
-def _is_first(pod: Mapping[str, Any]) -> bool:
-    """Returns whether a pod has index 0: with fewer pods allowed, a Job ends when pod 0 does."""
-    meta = pod["metadata"]
-    return "0" in (meta.get("labels", {}).get(INDEX), meta.get("annotations", {}).get(INDEX))
 
 
 def _true(thing: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

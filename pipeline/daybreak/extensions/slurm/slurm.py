@@ -6,10 +6,12 @@ environment of this process is there, too. The labels of a job are its comment.
 Why a job ended is Slurm's word for its state, then the exit status that its first node has written. The
 controller forgets a job some minutes after its end; Slurm's accounts, where the cluster keeps any, then still
 have that word. Unlike machines are a heterogeneous job, with a part for each kind; all parts begin together,
-and the first of them runs the batch script.
+and the first of them runs the batch script. Where a job may go on with fewer machines it is an array, with a
+task for each: tasks begin as nodes are free, and one that was lost is queued again.
 """
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -33,7 +35,10 @@ from daybreak.machines.nodes import PRICE, Node, usd_per_hour
 from daybreak.storage.home import Home
 from daybreak.training import gpus
 
-LOG = "log.txt"
+log = logging.getLogger(__name__)
+
+LOG, TASK_LOG = "log.txt", "log-%a.txt"  # the latter of each task of an array
+LEAST = "least"  # fact of a job: with how many machines it goes on
 ENTRYPOINT = "daybreak.extensions.slurm.slurm_node"
 ON_EACH_NODE = ("--kill-on-bad-exit=1", "--ntasks-per-node=1")  # of srun
 # What a state of Slurm that ended a job means. FAILED: by its exit status.
@@ -55,10 +60,20 @@ class Slurm(Cluster):
     place = "Slurm"
     joins = True
 
-    def __init__(self, *, machines: str = "", options: Sequence[str] = (), home: Home | None = None) -> None:
-        """Keeps the file of the team's machines, and options that each job has, such as an account."""
+    def __init__(
+        self,
+        *,
+        machines: str = "",
+        options: Sequence[str] = (),
+        min_machines: int = 0,
+        home: Home | None = None,
+    ) -> None:
+        """Keeps the file of the team's machines, and options that each job has, such as an account.
+
+        `min_machines` is with how many nodes a job of more begins, and goes on; 0: with all.
+        """
         super().__init__(machines=machines, retry=replace(AT_ONCE, first_pause_s=0.8), home=home)
-        self._options = tuple(options)
+        self._options, self._min_machines = tuple(options), min_machines
         self.faults = {
             **COMMON,
             "not taken": Fault(
@@ -129,8 +144,14 @@ class Slurm(Cluster):
         return [_rented(job) for job in client.listed(name=name) if wanted.items() <= _facts(job).items()]
 
     def get(self, name: str) -> Rented | None:
-        """Returns the job of that id; None where Slurm has forgotten it."""
-        return next((_rented(job) for job in client.listed() if job.id == name), None)
+        """Returns the job of that id, None where Slurm forgot it; queues lost tasks of an array again."""
+        job = next((job for job in client.listed() if job.id == name), None)
+        for task in job.lost if job and not _is_ended(job) else ():
+            try:
+                client.requeue(task)
+            except Refused as refused:  # as while its node still cleans up: the next look asks again
+                log.info("task %s is not queued again yet: %s", task, refused)
+        return _rented(job) if job else None
 
     def end(self, name: str) -> None:
         """Asks Slurm to end the job."""
@@ -161,8 +182,8 @@ class Slurm(Cluster):
         return True
 
     def log_of(self, name: str, folder: Path) -> str:
-        """Returns the file that all attempts write to."""
-        return str(folder / LOG)
+        """Returns the file that all attempts write to; of an array, the pattern of its tasks' files."""
+        return str(folder / ("log*.txt" if self._min_machines else LOG))
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """Yields whether Slurm answers, and whether it would take a job on each machine."""
@@ -190,13 +211,16 @@ class Slurm(Cluster):
         """Returns the options of all parts of the job, with a colon between two."""
         job, folder = request.job, request.folder
         facts = {**request.labels, "night": label(job.night), "folder": str(folder)}
+        is_array = self._is_array(request)
+        if is_array:
+            facts[LEAST] = str(self._min_machines)
         minutes = max(1, ceil((request.run_s + SLACK_S) / 60))
         of_each = [
             f"--job-name={_name(self.home_token, job.name)}",
-            "--no-requeue",
+            "--requeue" if is_array else "--no-requeue",
             f"--time={minutes}",
             "--open-mode=append",
-            f"--output={folder / LOG}",
+            f"--output={folder / (TASK_LOG if is_array else LOG)}",
             f"--chdir={Path.cwd()}",
             "--export=ALL",
             f"--comment={json.dumps(facts)}",
@@ -205,14 +229,21 @@ class Slurm(Cluster):
         for pool in job.rental.pools:
             words += [":"] if words else []
             words += [*self._options, *self.options(pool.machine, job.rental.strategy)]
-            words += [f"--nodes={pool.num_machines}", *of_each]
+            words += ["--nodes=1", f"--array=0-{pool.num_machines - 1}"] if is_array else []
+            words += [*([] if is_array else [f"--nodes={pool.num_machines}"]), *of_each]
         return words
+
+    def _is_array(self, request: JobRequest) -> bool:
+        """Returns whether the job may go on with fewer machines."""
+        rental = request.job.rental
+        return 0 < self._min_machines < rental.num_machines and not rental.others
 
     def _script(self, request: JobRequest) -> str:
         """Returns the batch script: the entry point on the first node, or by srun on each."""
         if len(request.machines) == 1:
-            words = _words(request, num_workers=request.job.num_workers)
-            if request.job.rental.num_machines > 1:
+            least = self._min_machines if self._is_array(request) else 0
+            words = _words(request, num_workers=request.job.num_workers, least=least)
+            if request.job.rental.num_machines > 1 and not least:
                 words = ["srun", *ON_EACH_NODE, *words]
             return f"#!/bin/sh\nexec {shlex.join(words)}\n"
         words = ["srun"]
@@ -235,7 +266,8 @@ def _price(node: ListedNode) -> float:
 
 def _rented(job: Listed) -> Rented:
     """Returns a job as Slurm lists it."""
-    facts, over, waits = _facts(job), job.phase == "over", job.phase == "waits"
+    facts, over = _facts(job), job.phase == "over"
+    waits = job.phase == "waits" or (not over and job.num_running < int(facts.get(LEAST, 0)))
     started_at = None if waits else job.started_at
     cause = CAUSES.get(job.state, "") if over else "never" if waits and job.reason in client.NEVER else ""
     alive: Literal["queued", "running"] = "queued" if waits else "running"
@@ -261,8 +293,8 @@ def _name(home: str, job: str) -> str:
     return f"daybreak-{home}-{job}"
 
 
-def _words(request: JobRequest, *, num_workers: int) -> list[str]:
-    """Returns the command of one node."""
+def _words(request: JobRequest, *, num_workers: int, least: int = 0) -> list[str]:
+    """Returns the command of one node; `least`: with how many the job goes on."""
     job, ended = request.job, _ended(request.folder, request.attempt)
     return [
         sys.executable,
@@ -274,6 +306,7 @@ def _words(request: JobRequest, *, num_workers: int) -> list[str]:
         str(num_workers),
         "--ended",
         str(ended),
+        *(["--least", str(least)] if least else []),
         "--",
         job.module,
         *job.arguments,
@@ -297,3 +330,9 @@ def _facts(job: Listed) -> dict[str, str]:
 
 def _ended(folder: Path, attempt: str) -> Path:
     return folder / "ended" / attempt
+
+
+def _is_ended(job: Listed) -> bool:
+    """Returns whether a node has written that the whole job has ended, though others still run."""
+    facts = _facts(job)
+    return _ended(Path(facts["folder"]), facts["attempt"]).exists()

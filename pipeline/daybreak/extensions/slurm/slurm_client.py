@@ -19,7 +19,8 @@ FIELDS = ("%i", "%T", "%j", "%k", "%V", "%S", "%e", "%r")  # of squeue, in the o
 OF_ACCOUNTS = ("JobID", "State", "JobName", "Comment", "Submit", "Start", "End", "Reason")  # of sacct, alike
 OF_NODES = ("%R", "%N", "%c", "%m", "%T", "%G", "%f")  # of sinfo, in the order that `nodes` reads them
 SEPARATOR = "\x1f"
-OF_A_PART = "+"  # between the id of a heterogeneous job and the number of its part
+# The id of a job; of a part of a heterogeneous one, or of an array, `[...]` for tasks that wait.
+ID = re.compile(r"(\d+)(?:([+_])\[?(\d+).*)?")
 # States that a part of a job gets when another one has ended it, or all have ended by themselves.
 ENDED_WITH = frozenset(("COMPLETED", "FAILED", "CANCELLED"))
 TAKES_JOBS = frozenset(("idle", "mixed", "allocated", "completing", "planned"))  # states of a node
@@ -42,6 +43,7 @@ NEVER = frozenset(
 Phase = Literal["waits", "runs", "over"]
 WAITS = frozenset(("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
 RUNS = frozenset(("RUNNING", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"))
+LOST = frozenset(("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED", "FAILED"))  # if others of its array run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,8 @@ class Listed:
     started_at: datetime | None
     ended_at: datetime | None  # while it runs, when its limit ends it
     reason: str  # Slurm's word for why it waits
+    num_running: int = 0  # tasks of an array
+    lost: tuple[str, ...] = ()  # ids of the tasks that a running array has lost
 
     @property
     def phase(self) -> Phase:
@@ -84,7 +88,8 @@ def submit(options: Sequence[str], script: str, *, environment: dict[str, str]) 
 def listed(*, name: str = "") -> list[Listed]:
     """Returns the jobs of this user, oldest first: all, or those of a name.
 
-    Jobs that ended some minutes ago (MinJobAge of Slurm) are not among them. A heterogeneous job is one.
+    Jobs that ended some minutes ago (MinJobAge of Slurm) are not among them. A heterogeneous job or an array
+    is one job.
     """
     words = ["squeue", "--me", "--states=all", "--noheader", "--sort=V", f"--format={SEPARATOR.join(FIELDS)}"]
     return _jobs(_call([*words, *([f"--name={name}"] if name else [])]))
@@ -105,12 +110,12 @@ def accounted(id: str, *, name: str) -> Listed | None:
 
 
 def _jobs(listing: str) -> list[Listed]:
-    """Parses the lines into jobs, in order; several lines of a heterogeneous job become one job."""
-    jobs: dict[str, dict[int, Listed]] = {}
+    """Parses the lines into jobs, in order; lines of a heterogeneous job or an array become one job."""
+    jobs: dict[tuple[str, str], dict[int, Listed]] = {}
     for line in listing.splitlines():
         row = line.split(SEPARATOR)
-        id, _, number = row[0].partition(OF_A_PART)
-        jobs.setdefault(id, {})[int(number or 0)] = Listed(
+        id, mark, number = ID.match(row[0]).groups("")  # type: ignore[union-attr]
+        jobs.setdefault((id, mark), {})[int(number or 0)] = Listed(
             id=id,
             state=row[1].partition(" ")[0],
             name=row[2],
@@ -120,7 +125,23 @@ def _jobs(listing: str) -> list[Listed]:
             ended_at=_time(row[6]),
             reason=row[7],
         )
-    return [_whole([parts[number] for number in sorted(parts)]) for parts in jobs.values()]
+    return [
+        _array(parts) if mark == "_" else _whole([parts[number] for number in sorted(parts)])
+        for (_, mark), parts in jobs.items()
+    ]
+
+
+def _array(tasks: dict[int, Listed]) -> Listed:
+    """Returns the tasks of an array as one job, which runs while any task does, and has done what any has."""
+    running = [task for task in tasks.values() if task.phase == "runs"]
+    if running:
+        first = min(running, key=lambda task: str(task.started_at))
+        goes_on = any(task.state == "RUNNING" for task in running)  # none is where all are being ended
+        lost = [f"{task.id}_{n}" for n, task in tasks.items() if goes_on and task.state in LOST]
+        asked_at = min(filter(None, (task.submitted_at for task in tasks.values())), default=None)
+        return replace(first, submitted_at=asked_at, num_running=len(running), lost=tuple(lost))
+    first_of = ("COMPLETED", *WAITS, "OUT_OF_MEMORY", "FAILED")  # else any of them
+    return min(tasks.values(), key=lambda t: (*first_of, t.state).index(t.state))
 
 
 def _whole(parts: Sequence[Listed]) -> Listed:
@@ -171,9 +192,14 @@ def gpus(gres: str) -> tuple[str, int]:
     return "+".join(dict.fromkeys(type for type, _ in of_gpus)), sum(int(count or 1) for _, count in of_gpus)
 
 
-def cancel(id: str) -> None:
-    """Asks Slurm to end a job; no error if it has ended."""
-    _call(["scancel", "--quiet", id])
+def cancel(id: str, *, waiting: bool = False) -> None:
+    """Asks Slurm to end a job, or those tasks of it that wait for a node; no error if it has ended."""
+    _call(["scancel", "--quiet", *(["--state=PENDING"] if waiting else []), id])
+
+
+def requeue(id: str) -> None:
+    """Asks Slurm for another node for a task that was lost."""
+    _call(["scontrol", "requeue", id])
 
 
 def would_take(options: Sequence[str]) -> str:

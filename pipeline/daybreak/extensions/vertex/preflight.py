@@ -30,6 +30,7 @@ def preflight(
     ]
     if site.tpu_image:
         checks.append(("image for TPUs", lambda: _image(site.tpu_image, endpoint=service.endpoint)))
+    checks.append(("membership", lambda: "a job has all its machines or none; it cannot grow or shrink"))
     for name, check in checks:
         try:
             yield name, True, check()

@@ -1,0 +1,29 @@
+"""A worker of a job whose machines come and go: the first of them notes who there is, until it may finish."""
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def main(folder: Path, machine: int) -> None:
+    """Sum who there is again and again, as an update does; all see that they may finish at once."""
+    dist.init_process_group("gloo")
+    while True:
+        there = torch.zeros(4)
+        there[machine] = 1
+        there[3] = float((folder / "finish").exists())
+        dist.all_reduce(there)
+        if dist.get_rank() == 0:
+            fresh = folder / f".members-{machine}"
+            fresh.write_text(str([number for number in range(3) if there[number]]))
+            fresh.rename(folder / "members")
+        if there[3] == dist.get_world_size():
+            return
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
