@@ -252,17 +252,41 @@ def test_who_only_trains_on_the_cluster_is_granted_on_the_page_what_the_stages_h
 
 
 @needs_kustomize
-def test_routers_are_scaled_by_what_they_say_of_themselves():
-    from daybreak.extensions.router.prometheus import Metrics, Together
+def test_routers_and_pages_are_scaled_by_what_is_known_of_their_pods_and_what_they_say(tmp_path):
+    from fastapi.testclient import TestClient
 
-    (scaler,) = [each for each in built("cron") if each["kind"] == "HorizontalPodAutoscaler"]
-    assert scaler["spec"]["scaleTargetRef"]["name"] in pods("cron")
-    names = [metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]]
+    from daybreak.extensions.pages.night_pages import make_app
+    from daybreak.extensions.router.prometheus import Metrics, Together
+    from daybreak.extensions.router.settings import RouterParams
+
+    pages = TestClient(make_app(tmp_path, RouterParams(), loopback=False))
+    assert pages.get("/", follow_redirects=False).status_code == 307
+    pages.get("/nights/compare")
+    said = {
+        "router": Together([Metrics("a")]).text().decode(),
+        "pages": pages.get("/metrics").text,
+    }
+    assert "\ndaybreak_page_requests_total 1.0" in said["pages"]
     page = (ROOT / "docs" / "kubernetes.md").read_text()
-    (rules,) = re.findall(r"```yaml\nrules:\n(.*?)```", page, flags=re.DOTALL)
-    said = Together([Metrics("a")]).text().decode()
-    for name, rule in zip(names, YAML(typ="safe").load("rules:\n" + rules)["rules"], strict=True):
-        assert rule["name"]["as"] == name
-        series = re.match(r"\w+", rule["seriesQuery"])
-        assert series
-        assert f"\n{series[0]}{{" in said
+    (text,) = re.findall(r"```yaml\nrules:\n(.*?)```", page, flags=re.DOTALL)
+    rules = {each["name"]["as"]: each for each in YAML(typ="safe").load("rules:\n" + text)["rules"]}
+    scalers = [each for each in built("cron") if each["kind"] == "HorizontalPodAutoscaler"]
+    assert {each["spec"]["scaleTargetRef"]["name"] for each in scalers} == said.keys()
+    for scaler in scalers:
+        name, metrics = scaler["spec"]["scaleTargetRef"]["name"], scaler["spec"]["metrics"]
+        (container,) = pods("cron")[name]["spec"]["containers"]
+        measured = {each["resource"]["name"] for each in metrics if each["type"] == "Resource"}
+        assert measured == container["resources"]["requests"].keys() == {"cpu", "memory"}
+        memory = next(each for each in metrics if each.get("resource", {}).get("name") == "memory")
+        limit, asked = (container["resources"][key]["memory"] for key in ("limits", "requests"))
+        share = memory["resource"]["target"]["averageUtilization"] / 100
+        assert share * bytes_of(asked) < bytes_of(limit)
+        for metric in (each["pods"]["metric"]["name"] for each in metrics if each["type"] == "Pods"):
+            series = re.match(r"\w+", rules.pop(metric)["seriesQuery"])
+            assert series
+            assert re.search(rf"\n{series[0]}[{{ ]", said[name])
+    assert not rules
+
+
+def bytes_of(quantity: str) -> int:
+    return int(quantity[:-2]) << {"Mi": 20, "Gi": 30}[quantity[-2:]]

@@ -30,8 +30,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlencode
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from starlette.middleware.gzip import GZipMiddleware
 
 from daybreak.contract import records
@@ -259,7 +260,19 @@ def make_app(lead: Path, settings: RouterParams, *, token: str = "", loopback: b
     async def health() -> Response:
         return PlainTextResponse("ok")
 
-    _add_pages(app, pages)
+    registry = CollectorRegistry()
+    requests = Counter("daybreak_page_requests", "Pages that were asked for", registry=registry)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    def count() -> None:
+        requests.inc()
+
+    counted = APIRouter(dependencies=[Depends(count)])
+    _add_pages(counted, pages)
+    app.include_router(counted)
     app.add_middleware(GZipMiddleware)
     return RequestLimiter(
         app,
@@ -271,7 +284,7 @@ def make_app(lead: Path, settings: RouterParams, *, token: str = "", loopback: b
     )
 
 
-def _add_pages(app: FastAPI, pages: NightPages) -> None:
+def _add_pages(app: APIRouter, pages: NightPages) -> None:
     @app.get(links.NIGHTS)
     async def overview(request: Request) -> Response:
         return await asyncio.to_thread(pages.board, request.query_params)
