@@ -178,7 +178,7 @@ print(f'Down: {len(asked)} processes ended' if asked else 'Nothing is up')
 endef
 export DOWN
 
-PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
+PYTEST := python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 QUICK_TIER := promise or not slow
 # An environment of the lowest versions. Their warnings of newer packages are no errors; images have the pinned versions.
 LOWEST := $(CURDIR)/var/lowest
