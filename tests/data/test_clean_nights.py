@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract.record_types import Report
+from daybreak.data.agenda import RULES
 from daybreak.data.casts import conform
 from daybreak.data.partitions import part_of
 from daybreak.data.source import Files, write_partition
-from daybreak.data.validator import RULES
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.examples.shop.sold_lines import LINES
+from tests.data.shop_weeks import REPOSITORY, judge
 from tests.data.test_source import THEIRS
-from tests.data.test_validator import REPOSITORY, judge
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", REPOSITORY.parent / "shared" / "data"))
 RETAIL = DATA / "online_retail/online_retail.parquet"

@@ -12,9 +12,9 @@ import pytest
 from daybreak.contract.table import Float, Table, Time
 from daybreak.data import data_docs
 from daybreak.data.data_docs import RuleLine, of_figures, of_rows, of_types
+from daybreak.data.findings import no_row_fails
 from daybreak.data.row_rules import BETWEEN
 from daybreak.data.suite import Judge, Rule, RuleResult, schema_rules
-from daybreak.data.validator import _of_count
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 DAYS = [date(2026, 11, 23), date(2026, 11, 24), date(2026, 11, 25)]
@@ -46,7 +46,7 @@ def types(of: Table, **others: str) -> pd.DataFrame:
 def test_a_rule_on_rows_says_how_many_of_all_rows_fail_it_and_on_which_days(judge: Judge) -> None:
     rules = [Rule(name=name, type=BETWEEN, kwargs={}) for name in ("price is in range", "item is there")]
     counts = pd.DataFrame({"price is in range": [0, 21, 4], "item is there": [0, 0, 0]})
-    lines = of_rows(judge.findings([*map(_of_count, rules)], counts), counts, DAYS, num_rows=1000)
+    lines = of_rows(judge.findings([*map(no_row_fails, rules)], counts), counts, DAYS, num_rows=1000)
     assert found(lines) == [
         (False, "25 of 1,000 rows (2.5 %): 21 on 2026-11-24, 4 on 2026-11-25"),
         (True, ""),

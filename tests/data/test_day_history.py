@@ -22,8 +22,9 @@ from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time
 from daybreak.data.day_figures import WINDOW
 from daybreak.data.day_history import FIGURES
 from daybreak.data.partitions import part_of, partitions
+from daybreak.data.quarantine import CLEAN
 from daybreak.data.source import write_partition
-from daybreak.data.validator import CLEAN, validate
+from daybreak.data.validator import validate
 from tests.clones import home_here
 from tests.minimal_records import minimal_night
 

@@ -17,8 +17,8 @@ from daybreak.contract.record_types import Report
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data.casts import conform
 from daybreak.data.partitions import part_of
+from daybreak.data.quarantine import CLEAN, QUARANTINE
 from daybreak.data.source import write_partition
-from daybreak.data.validator import CLEAN, QUARANTINE
 from tests.data import test_day_history
 
 TONIGHT = date(2025, 3, 14)

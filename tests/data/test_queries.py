@@ -18,7 +18,7 @@ from daybreak.data.row_rules import _TYPES, failing
 from daybreak.data.suite import OF_TYPE, Rule, Suite, load, rules_digest, rules_of
 from daybreak.examples.shop.sold_lines import LINES
 from tests.data import kinds, test_row_by_row
-from tests.data.test_validator import SUITE
+from tests.data.shop_weeks import SUITE
 
 PAYMENTS = Table(time="at", columns={"at": Time(), "account": Id(), "amount": Float(min=0)})
 # What DuckDB has and BigQuery has not, of all that the suites below use.

@@ -16,7 +16,7 @@ from daybreak.data.source import write_partition
 from daybreak.data.suite import COPIES, HOUR, MIDNIGHT, OF_TYPE, Judge, Rule, load, rules_of
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.examples.shop.sold_lines import LINES
-from tests.data.test_validator import SUITE
+from tests.data.shop_weeks import SUITE
 
 DAY = date(2025, 3, 14)
 MIDNIGHT_OF_DAY = datetime(2025, 3, 14)

@@ -1,13 +1,27 @@
 """Figures that change a little each day are found over the weeks, and what a night does then is a param."""
 
-from datetime import date, timedelta
+import re
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from daybreak.contract.record_parts import Expectation
+from daybreak.contract.record_types import Dataset, Report
+from daybreak.contract.sections import ValidateParams
+from daybreak.data import suite
 from daybreak.data.day_figures import Figure
-from daybreak.data.slow_drift import WINDOW, drifting
+from daybreak.data.partitions import part_of, partitions
+from daybreak.data.quarantine import CLEAN
+from daybreak.data.slow_drift import WINDOW, drifting, unlike_anchor, was_looked_at
+from daybreak.examples.shop.sold_lines import LINES
+from daybreak.storage.ledger import Entry
+from tests.data.shop_weeks import SUITE
+from tests.minimal_records import minimal_night
 
 FIRST = date(2025, 3, 3)
 
@@ -122,3 +136,52 @@ def test_a_drift_that_lasts_is_still_found(lasting: int) -> None:
 def test_days_of_business_are_enough() -> None:
     figures = {day: own for day, own in history(250, since=130, rows=-0.01).items() if day.weekday() < 5}
     assert "rows" in found(figures)
+
+
+@pytest.mark.parametrize("how", ["like", "unlike"])
+def test_weeks_are_held_against_the_anchor_once_a_week(how: str) -> None:
+    rule = f"slow drift: the last 14 days are {how} those that version 3, the anchor, learned from"
+    looked = Report(
+        num_rows=1,
+        num_clean=1,
+        num_quarantined=0,
+        expectations=(Expectation(rule=rule, column="(day)", num_failed=0, success=how == "like"),),
+        drift=(),
+        digest="",
+    )
+    night = minimal_night(datetime(2026, 1, 20, tzinfo=UTC), id="tonight")
+
+    def known(days_ago: int, *, anchor: int = 3, name: str = "before") -> bool:
+        before = minimal_night(night.started_at - timedelta(days=days_ago), id=name)
+        past = [Entry(commit="", subject="", rollback=False, night=before, report=looked)]
+        return was_looked_at(past, night, anchor)
+
+    assert [known(6), known(7), known(1, anchor=33), known(0, name="tonight")] == [True, False, False, False]
+
+
+@pytest.mark.slow
+def test_weeks_that_are_unlike_those_of_the_anchor_are_a_warning(in_shop_weeks: Path) -> None:
+    days, params = partitions(CLEAN), ValidateParams(suite=str(SUITE))
+    dataset = Dataset(digest="", num_samples=1, num_bytes=1, first_day=days[0], last_day=days[-15])
+
+    def warned() -> tuple[Expectation, ...]:
+        return unlike_anchor(days[-1], 3, dataset, {}, LINES, suite=suite.load(SUITE), params=params)
+
+    (like,) = warned()
+    assert like.success and like.rule.startswith("slow drift: the last 14 days are like those")
+    for day in days[-14:]:
+        rows = pq.read_table(part_of(day, CLEAN), partitioning=None)
+        place = rows.schema.get_field_index("price")
+        dearer = pc.multiply(rows["price"], 3.0).cast(rows.schema.field("price").type)
+        part_of(day, CLEAN).unlink()
+        pq.write_table(rows.set_column(place, rows.schema.field("price"), dearer), part_of(day, CLEAN))
+    (one,) = warned()
+    assert not one.success
+    assert re.match(
+        "slow drift: the last 14 days are unlike those that version 3, the anchor, learned from: "
+        r"price .*, not .* \(0\.\d+, limit 0\.\d+\)$",
+        one.rule,
+    )
+    assert (
+        unlike_anchor(days[-8], 3, dataset, {}, LINES, suite=suite.load(SUITE), params=params) == ()
+    )  # a week is too few

@@ -11,13 +11,13 @@ from daybreak.contract.table import Float, Table, Time
 from daybreak.data.engines import read_parts
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import part_of
+from daybreak.data.quarantine import CLEAN
 from daybreak.data.source import write_partition
 from daybreak.data.suite import OF_TYPE, Rule, Suite, load, rules_of
-from daybreak.data.validator import CLEAN
 from daybreak.examples.shop.sold_lines import LINES
 from daybreak.workloads import columns
 from tests.data import kinds, test_row_by_row
-from tests.data.test_validator import SUITE
+from tests.data.shop_weeks import SUITE
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Spark's, of pandas
 rows = test_row_by_row.rows

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from daybreak.contract import formats
+from daybreak.contract import formats, records
 from daybreak.data.suite import RuleResult
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-INDEX = "index.html"
+DOCS, INDEX = records.RUN / "docs", "index.html"
 SHOWN = 20  # days of a rule that fails
 
 

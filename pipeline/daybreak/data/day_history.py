@@ -68,6 +68,17 @@ class JudgedDay:
         return sorted((limit for limit in self.limits if not limit.holds), key=lambda limit: -limit.excess)
 
 
+def has_limits(suite: Suite, params: ValidateParams) -> bool:
+    """Returns whether days are judged by limits that are learned from the days before."""
+    return bool(params.false_alarms_per_year) and suite.limits != "off"
+
+
+def figures_off(suite: Suite) -> list[str]:
+    """Returns the figures that the suite leaves without limits, where not all are."""
+    limits = suite.limits if isinstance(suite.limits, dict) else {}
+    return [name for name, how in limits.items() if how == "off"]
+
+
 def days() -> list[date]:
     """Returns the days whose figures are kept, in order."""
     return sorted(date.fromisoformat(path.stem[4:]) for path in FIGURES.glob("day=*.json"))

@@ -3,7 +3,7 @@
 A column is compared with the same weekdays before it, as drift is, or with all known days where there are too
 few: the share of each value, of numbers with many values of each of `BINS` ranges, and the mean label there.
 The two outer ranges hold all that is beyond. Figures come with the limits of each day, at tonight's chance of
-a false alarm. All of it is of the days' samples (daybreak/data/day_sample.py). Pure.
+a false alarm. All of it is of the days' samples (daybreak/data/day_sample.py). Pure, but for `write`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,20 +15,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from daybreak.contract import records
 from daybreak.contract.formats import quantity
-from daybreak.contract.record_parts import ColumnDistribution, FigureSeries
-from daybreak.contract.record_types import Distributions
+from daybreak.contract.record_parts import ColumnDistribution, Drift, FigureSeries
+from daybreak.contract.record_types import Distributions, Night
+from daybreak.contract.sections import ValidateParams
+from daybreak.contract.table import Table
+from daybreak.data import day_history
 from daybreak.data.daily_limits import (
     DayLimits,
     History,
     Limit,
     figure_of_days,
     in_a_sentence,
+    learn,
     limits_of_days,
 )
-from daybreak.data.day_figures import LEAST_ROWS
-from daybreak.data.day_sample import Sample
+from daybreak.data.day_figures import LEAST_ROWS, WINDOW
+from daybreak.data.day_sample import Sample, columns_of
 from daybreak.data.drift import LEAST_WEEKDAYS, SAME_WEEKDAYS
+from daybreak.data.suite import Suite
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +49,53 @@ MOST_COLUMNS, MOST_OUTSIDE = 12, 8
 MOST_OF_COLUMN = 2  # figures
 OTHERS = "others"
 LONGEST = 60  # letters of a value
+
+
+def write(
+    night: Night,
+    figures: Mapping[date, day_history.Known],
+    unusual_days: Sequence[day_history.JudgedDay],
+    distances: Sequence[Drift],
+    table: Table,
+    *,
+    suite: Suite,
+    params: ValidateParams,
+) -> None:
+    """Writes what the night's day looks like, for its page.
+
+    Args:
+        night: whose day it is.
+        figures: of the day and of others, by day.
+        unusual_days: days that are judged tonight, with their limits.
+        distances: of the day's columns from the same weekdays before.
+        table: of the rows.
+        suite: says which figures have no limits, and which stop a day.
+        params: the same, and the rate of false alarms.
+    """
+    label = table.label.column if table.label else ""
+    history = {day: known.figures for day, known in figures.items() if day <= night.day}
+    of_night = next((one.known for one in unusual_days if one.day == night.day), None)
+    if of_night is None:  # was judged by a call before
+        off, rate = day_history.figures_off(suite), params.false_alarms_per_year
+        of_night = learn(history, night.day, false_alarms_per_year=rate, label=label, off=off)
+    outside = [(one.day, limit) for one in unusual_days for limit in one.outside]
+    stopping = [
+        (one.day, limit) for one in unusual_days for limit in day_history.stopping(one, suite, params)
+    ]
+    days = sorted(history)[-WINDOW - 1 :]
+    looks = distributions(
+        night.day,
+        day_history.samples(figures, [*compared(night.day, days), *days[-1:]]),
+        history,
+        columns=columns_of(table),
+        label=label,
+        limits=of_night,
+        outside=sorted(outside, key=lambda pair: (pair not in stopping, -pair[1].excess)),
+        num_stopping=len(stopping),
+        drifted=[one.column.removesuffix(" nulls") for one in distances if one.value > one.limit],
+    )
+    records.LOOKS.mkdir(parents=True, exist_ok=True)
+    records.write(looks, records.LOOKS)
 
 
 def distributions(

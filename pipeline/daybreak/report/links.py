@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from daybreak.contract import records
 from daybreak.contract.record_types import Version
-from daybreak.data.validator import DOCS
+from daybreak.data.data_docs import DOCS
 from daybreak.report.night_rows import NightRow
 from daybreak.report.templates import render
 from daybreak.storage.ledger import Entry

@@ -18,7 +18,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_types import OF_A_NIGHT
 from daybreak.data import data_docs
-from daybreak.data.validator import DOCS
+from daybreak.data.data_docs import DOCS
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.planning import rationale
 from daybreak.prediction.scorecard import within_interval

@@ -24,7 +24,7 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, ParamsError, ReleaseError
 from daybreak.data.ingest import ingest
 from daybreak.data.partitions import part_of
-from daybreak.data.validator import QUARANTINE, REFUSED
+from daybreak.data.quarantine import QUARANTINE, REFUSED
 from daybreak.extensions.care.audit import audit
 from daybreak.extensions.care.drill import drill
 from daybreak.extensions.erasure import cached_rows

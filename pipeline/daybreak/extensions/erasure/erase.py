@@ -28,7 +28,7 @@ from daybreak.contract.table import code, spellings
 from daybreak.data import prepare
 from daybreak.data.ingest import without
 from daybreak.data.partitions import PART
-from daybreak.data.validator import REFUSED
+from daybreak.data.quarantine import REFUSED
 from daybreak.extensions.erasure import cached_rows, version_rows
 from daybreak.extensions.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
 from daybreak.extensions.lineage import provenance

@@ -37,7 +37,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
-from daybreak.data.validator import DOCS
+from daybreak.data.data_docs import DOCS
 from daybreak.extensions.pages import board, comparison, export, fleet_rows, live, months, on_call
 from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.fleet_rows import FleetRows
