@@ -38,11 +38,13 @@ from benchmarks.bench_nights import SOURCE
 from benchmarks.bench_plausibility import Scores, judge, ok
 from daybreak.contract.sections import ValidateParams
 from daybreak.data import drift
-from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, DayLimits, learn
-from daybreak.data.day_figures import WINDOW, Figure, figures_of, quarantined_of
-from daybreak.data.day_sample import SKETCH, Sample, hours_of, sample_of, similarity, sketch_of
+from daybreak.data.daily_limits import DAYS_PER_YEAR, DayLimits, learn
+from daybreak.data.day_figures import WINDOW, Figure, figures_of
+from daybreak.data.day_history import all_figures
+from daybreak.data.day_sample import Sample, sample_of, sketch_of
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import part_of
+from daybreak.data.quarantine import bad_hours
 from daybreak.data.suite import load, rules_of
 from daybreak.examples.shop.sold_lines import LINES, products
 from daybreak.gate.plausibility import LEAST_NIGHTS
@@ -272,15 +274,14 @@ class Shop:
     def _completed(
         self, own: dict[str, Figure], place: int, sample: Sample, judged: PartitionFindings
     ) -> dict[str, Figure]:
-        """Figures with those that pipeline/daybreak/data/day_history.py adds."""
-        sketch = sketch_of(sample, LINES)
-        again = max((similarity(sketch, other) for other in self._sketches[:place]), default=0.0)
-        times = pq.read_table(part_of(sample.day), columns=[LINES.time], partitioning=None)[LINES.time]
-        bad_hours = hours_of(sample.day, times.take(pa.array(judged.bad)))
-        return own | {
-            QUARANTINED: quarantined_of(sample, bad_hours, num=own["rows"].num),
-            AGAIN: Figure("share", again, num=float(min(SKETCH, len(sketch)))),
-        }
+        """Figures with those that its clean rows alone do not give."""
+        return all_figures(
+            own,
+            sample,
+            sketch_of(sample, LINES),
+            bad_hours=bad_hours(sample.day, judged={sample.day: judged}, table=LINES),
+            before=self._sketches[:place],
+        )
 
     def _sold(self, rows: pa.Table) -> NDArray[np.int64]:
         """Customer and item of each line that sold a product to a known customer; shape [lines, 2]."""

@@ -40,11 +40,13 @@ from benchmarks.tables import TABLES
 from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import drift
-from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, DayLimits, learn
-from daybreak.data.day_figures import WINDOW, Figure, figures_of, quarantined_of
-from daybreak.data.day_sample import SKETCH, Sample, hours_of, sample_of, similarity, sketch_of
+from daybreak.data.daily_limits import DAYS_PER_YEAR, DayLimits, learn
+from daybreak.data.day_figures import WINDOW, Figure, figures_of
+from daybreak.data.day_history import all_figures
+from daybreak.data.day_sample import Sample, sample_of, sketch_of
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import part_of
+from daybreak.data.quarantine import bad_hours
 from daybreak.data.suite import Suite, load, rules_of
 
 FIRST_JUDGED = 120  # days that `init` sees
@@ -286,17 +288,14 @@ class Home:
     def completed(
         self, own: dict[str, Figure], place: int, sample: Sample, findings: PartitionFindings
     ) -> dict[str, Figure]:
-        """Returns the figures with those that pipeline/daybreak/data/day_history.py adds."""
-        sketch = sketch_of(sample, self.table)
-        again = max((similarity(sketch, other) for other in self._sketches[:place]), default=0.0)
-        times = pq.read_table(part_of(sample.day), columns=[self.table.time], partitioning=None)[
-            self.table.time
-        ]
-        bad_hours = hours_of(sample.day, times.take(pa.array(findings.bad)))
-        return own | {
-            QUARANTINED: quarantined_of(sample, bad_hours, num=own["rows"].num),
-            AGAIN: Figure("share", again, num=float(min(SKETCH, len(sketch)))),
-        }
+        """Returns the figures with those that its clean rows alone do not give."""
+        return all_figures(
+            own,
+            sample,
+            sketch_of(sample, self.table),
+            bad_hours=bad_hours(sample.day, judged={sample.day: findings}, table=self.table),
+            before=self._sketches[:place],
+        )
 
     def _cost(self, place: int, fault: str, number: int) -> float:
         """Returns the share of the loss that the next model has more, where the fault goes on for 14 days."""

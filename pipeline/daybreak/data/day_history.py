@@ -11,7 +11,7 @@ night.
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -169,11 +169,16 @@ def completed(
             for day in days[max(0, first - WINDOW) : last + 1]
         }
         figures = figures_of([*sampled.values()], table, wanted)
-        for sample in sampled.values():
+        for sample in sampled.values():  # in order, so that all days before are known
             if sample.day in figures:
-                own, bad = figures[sample.day], bad_hours(sample.day)
-                own[QUARANTINED] = quarantined_of(sample, bad, num=own["rows"].num)
                 sketch = sketch_of(sample, table)
+                own = all_figures(
+                    figures[sample.day],
+                    sample,
+                    sketch,
+                    bad_hours=bad_hours(sample.day),
+                    before=[known.sketch for day, known in history.items() if day < sample.day],
+                )
                 history[sample.day] = Known(
                     of=of[sample.day],
                     figures=own,
@@ -181,9 +186,32 @@ def completed(
                     sample=sample,
                     accepted_drift=kept[sample.day].accepted_drift if sample.day in kept else (),
                 )
-    for day in missing:
-        history[day].figures[AGAIN] = _again(day, history)  # type: ignore[index]  # made above
     return dict(sorted(history.items()))
+
+
+def all_figures(
+    own: Mapping[str, Figure],
+    sample: Sample,
+    sketch: Sequence[int],
+    *,
+    bad_hours: "Numbers",
+    before: Iterable[Sequence[int]],
+) -> dict[str, Figure]:
+    """Returns the figures of a day with those that its clean rows alone do not give.
+
+    Args:
+        own: figures of the clean rows.
+        sample: of the clean rows.
+        sketch: the smallest hashes of these.
+        bad_hours: the hour of each quarantined row, shape [rows].
+        before: the sketches of all days before.
+    """
+    most = max((similarity(sketch, other) for other in before), default=0.0)
+    return {
+        **own,
+        QUARANTINED: quarantined_of(sample, bad_hours, num=own["rows"].num),
+        AGAIN: Figure("share", most, num=float(min(SKETCH, len(sketch)))),
+    }
 
 
 def judged(
@@ -323,10 +351,3 @@ def _digests(
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
     return {day: digest(day) for day in ripe}
-
-
-def _again(day: date, history: Mapping[date, Known]) -> Figure:
-    """Returns the similarity of a day's rows to those of the most similar day before it."""
-    sketch = history[day].sketch
-    most = max((similarity(sketch, history[other].sketch) for other in history if other < day), default=0.0)
-    return Figure("share", most, num=float(min(SKETCH, len(sketch))))
