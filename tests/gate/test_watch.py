@@ -67,7 +67,7 @@ def test_a_loss_that_one_day_does_not_show_is_shown_by_several() -> None:
 def test_a_night_without_a_day_of_its_own_adds_nothing() -> None:
     changed = chain(step=0.0)
     lost = chain(predecessor=-0.01, champion=0.0)
-    again = replace(lost, predecessor=replace(lost.predecessor, days=()))
+    again = replace(lost, predecessor=replace(lost.predecessor, counts=False))
     assert watched(*[again] * 7, lost, promoted=changed).outcome == "kept"
 
 

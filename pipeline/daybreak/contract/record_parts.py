@@ -495,8 +495,8 @@ class Difference(Record):
 
     mean: float = 0.0
     error: float = 0.0
-    # Held-out days of these samples; without any, all had counted in earlier nights. None: not known.
-    days: tuple[date, ...] | None = None
+    days: tuple[date, ...] = ()  # held-out days of these samples by which it counts; (): not known, or none
+    counts: bool = True  # whether a day is among them that no earlier night had counted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,7 @@ def chain_of(
     reference = "champion" if anchor.release.version == champion.version else "anchor"
     compare = partial(_compared, scores, evaluation)
     before = list(_since(past, anchor.release.version))
-    seen = max(before[0].days or (), default=None) if before else None
+    seen = max(before[0].days, default=None) if before else None
     tonight = compare("challenger", reference, seen=seen) if refresh else None
     step = compare("challenger", "champion", seen=None)
     num_days, num_new = _num_days(evaluation, past)
@@ -123,7 +123,7 @@ def chain_of(
     )
     if refresh and tonight is None:
         return chain
-    nights = [one for one in (tonight, *before) if one and counts(one)][:NIGHTS]
+    nights = [one for one in (tonight, *before) if one and one.counts][:NIGHTS]
     if not nights:
         return chain
     series = [Mean(value=one.mean + anchor.offset, error=one.error) for one in nights]
@@ -145,11 +145,6 @@ def chain_of(
         least_margin=unseen if unguarded else None,
         renewed=min(now.mean, 0.0) if aged and not spent and (is_known or unguarded) else None,
     )
-
-
-def counts(one: Difference) -> bool:
-    """Returns whether a night's difference rests on a day that no earlier night had counted."""
-    return one.days is None or bool(one.days)
 
 
 def is_spent(now: Level, margin: float) -> bool:
@@ -219,7 +214,7 @@ def _since(past: Sequence[Entry], anchor: int) -> Iterator[Difference]:
             continue
         if before.spent and not entry.is_cold:
             return
-        if counts(before.challenger) and (entry.promoted or entry.verdict.inconclusive or before.spent):
+        if before.challenger.counts and (entry.promoted or entry.verdict.inconclusive or before.spent):
             yield before.challenger
 
 
@@ -258,7 +253,7 @@ def _compared(
         return whole
     days, new = of_days_after(seen, scores, evaluation)
     newer = difference_of(new.get(ours), new.get(theirs), new.get(UNIT)) if days else None
-    return replace(newer, days=days) if newer else replace(whole, days=())
+    return replace(newer, days=days) if newer else replace(whole, counts=False)
 
 
 def difference_of(

@@ -21,7 +21,7 @@ from daybreak.contract.sections import (
 )
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.gate import served_days, served_notices
-from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, counts, of_a_year
+from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, of_a_year
 from daybreak.gate.judge import rules_of
 from daybreak.registry import aliases
 from daybreak.rollout import saga
@@ -145,7 +145,7 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
     made = promotion.chain if promotion else None
     newest = chains[0] if chains else made
     as_judged = made if promotion and not promotion.refitted else None  # a refit is not what was compared
-    since = [one for chain in chains if (one := chain.predecessor) and counts(one)]
+    since = [one for chain in chains if (one := chain.predecessor) and one.counts]
     from_before = [*since, as_judged.step if as_judged else None]
     before = _level(from_before, params)
     anchored = _level([chain.champion for chain in chains], params)
@@ -203,7 +203,7 @@ def _num_samples(newest_first: Sequence[Evaluation]) -> int:
 
 def _level(differences: Sequence[Difference | None], params: GateParams) -> Level | None:
     """Returns the mean of all nights, with an interval for one look a night; None without any."""
-    series = [Mean(value=one.mean, error=one.error) for one in differences if one and counts(one)]
+    series = [Mean(value=one.mean, error=one.error) for one in differences if one and one.counts]
     return level(series, alpha=params.alpha / NIGHTS_PER_YEAR, half_width=0) if series else None
 
 
