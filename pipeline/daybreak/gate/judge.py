@@ -312,7 +312,10 @@ def rules_for_users(rules: Rules, chance: float | None) -> Rules:
 
 
 def _earlier(home: Home, night: Night) -> list[ledger.Entry]:
-    """Returns the entries of a year, newest first, without tonight, which has one if it was closed before."""
+    """Returns the ledger's entries of the last year, newest first.
+
+    Tonight's own is left out; it has one where it was closed before, and is judged again.
+    """
     entries = ledger.entries_of(home, of_a_year(ledger.commits(home), night.day))
     return [entry for entry in entries if entry.rollback or entry.night.id != night.id]
 

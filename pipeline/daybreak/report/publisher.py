@@ -264,7 +264,10 @@ def _show_report(home: Home, folder: Path, commit: str = "") -> None:
 
 
 def _list_table(client: "MlflowClient", run_id: str) -> None:
-    """Lists the table among those that the run has, as `log_table` does, which would append rows to it."""
+    """Adds the table of slices to the list of tables that MLflow shows of the run.
+
+    `log_table` would do so too, but appends the rows to those of a table that is there already.
+    """
     tables = json.loads(client.get_run(run_id).data.tags.get(TABLES, "[]"))
     ours = {"path": SLICES, "type": "table"}
     if ours not in tables:
