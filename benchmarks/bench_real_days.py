@@ -196,7 +196,9 @@ def _of_tries(pairs: Sequence[Pair]) -> dict[str, float]:
             power[number] = float(np.mean([one is not None for one in proven]))
             name = f"try {number}, gain of {gain:g} spreads"
             figures[f"{name}: power within {MOST} nights"] = power[number]
-            figures[f"{name}: nights until proven, median"] = float(np.median([one or MOST for one in proven]))
+            figures[f"{name}: nights until proven, median"] = float(
+                np.median([one or MOST for one in proven])
+            )
         figures[f"try 100, gain of {gain:g} spreads: power / that of try 10"] = power[100] / power[10]
     return figures
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -14,16 +15,16 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from fastapi import HTTPException
 
 from daybreak.contract.workload import read_state
 from daybreak.extensions.router import answers
 from daybreak.extensions.router.answers import AT_ONCE, Predictor
 from daybreak.extensions.router.settings import RouterParams
 from daybreak.extensions.vertex.vertex_app import Loaded, VertexReplies
-from daybreak.registry.host import NoAnswer
 from daybreak.registry.weights import load_rows
+from daybreak.serving import version_process
 from daybreak.serving.recorded import case_of
-from daybreak.serving.version_process import VersionProcess
 from daybreak.serving.version_worker import LoadedVersion
 from daybreak.statistics.assignment import CHALLENGER, arm_of
 from daybreak.storage.traffic_log import Log
@@ -167,51 +168,53 @@ class Row(dict[str, Any]):
         self.alive.add(self)
 
 
-def test_rows_for_a_version_that_hangs_are_dropped_with_their_requests(
-    home_of_rows: Path, monkeypatch: pytest.MonkeyPatch
+def test_rows_for_a_version_that_hangs_wait_as_text_and_are_dropped_with_their_requests(
+    home_of_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live_in(home_of_rows, monkeypatch)
     monkeypatch.setattr(answers, "MAX_WAITING_BYTES", 100 * len(json.dumps([ROW])))
-    case = case_of(files_of_version(home_of_rows, 1), None)
-    with VersionProcess(1, case, answer_s=300) as process:
-        version = Predictor(1, process=process)
-        late: list[list[Any]] = []
+    monkeypatch.setattr(version_process, "LEAST_ANSWER_S", 300.0)
+    shutil.copytree(files_of_version(home_of_rows, 1), tmp_path / "version")
+
+    async def asked() -> list[str]:
+        params = RouterParams(timeout_s=0.5)
+        loaded = Loaded(tmp_path, params=params, number=1)
+        made = VertexReplies(loaded, {"SERVING": params.model_dump_json()}, log="")
+        assert made.router
+        version = made.router.versions.standing.champion
+        assert isinstance(version, Predictor)
 
         async def outcome() -> str:
-            rows = [Row(**ROW)]
             try:
-                async with asyncio.timeout(0.5):
-                    await version.in_turn(rows)
-            except (NoAnswer, TimeoutError) as error:
-                if isinstance(error, TimeoutError):
-                    late.append(rows)
-                return type(error).__name__
+                await made.predict([Row(**ROW)])
+            except HTTPException as error:
+                return str(error.detail)
             return "answered"
 
         async def outcomes() -> list[str]:
             return await asyncio.gather(*(outcome() for _ in range(110)))
 
-        async def asked() -> list[str]:
-            first = psutil.Process(process.pid)
-            hanging = [first, *first.children(recursive=True)]
-            for each in hanging:
-                each.suspend()
-            asking = asyncio.create_task(outcomes())
-            await asyncio.sleep(0.1)
-            assert 0 < len(Row.alive) <= AT_ONCE  # the others wait as text
-            seen = await asking
-            assert 0 < len(Row.alive) <= AT_ONCE
-            assert sum(map(bool, late)) == AT_ONCE  # also not made again from the text
-            assert version._num_bytes_waiting == 0
-            late.clear()
-            for each in hanging:
-                each.resume()
-            while len(Row.alive):
-                await asyncio.sleep(0.01)
-            return [*seen, await outcome()]
+        first = psutil.Process(loaded.process.pid)
+        hanging = [first, *first.children(recursive=True)]
+        for each in hanging:
+            each.suspend()
+        asking = asyncio.create_task(outcomes())
+        await asyncio.sleep(0.1)
+        assert version._num_bytes_waiting > 0
+        assert len(Row.alive) == 0
+        seen = await asking
+        assert version._num_bytes_waiting == 0
+        for each in hanging:
+            each.resume()
+        while version._turns.locked():
+            await asyncio.sleep(0.01)
+        seen.append(await outcome())
+        await asyncio.to_thread(made.router.close)
+        loaded.process.close()
+        return seen
 
-        *seen, last = asyncio.run(asked())
-    assert seen == ["TimeoutError"] * (100 + AT_ONCE) + ["Busy"] * (10 - AT_ONCE)
+    *seen, last = asyncio.run(asked())
+    kinds = Counter("late" if "no answer within 0.5 s" in one else one.partition(":")[0] for one in seen)
+    assert kinds == {"late": 100 + AT_ONCE, "version 1 is not asked": 10 - AT_ONCE}
     assert last == "answered"
 
 

@@ -122,37 +122,36 @@ class Predictor:
         self.zone = str(process.about.get("zone"))  # in which a day begins
         self._turns, self._num_bytes_waiting = asyncio.Semaphore(AT_ONCE), 0
 
-    async def in_turn(self, rows: list[Any]) -> Predictions:
-        """Returns the predictions for the rows as `of` does, from an event loop; Busy if too many wait.
+    async def in_turn(self, rows: str) -> Predictions:
+        """Returns the predictions for rows, a list as JSON, from an event loop; Busy if too many wait.
 
-        Rows wait here and not in the queue of the version's thread, which keeps them after a timeout. While
-        they wait, the list is empty for all who have it: their text is kept instead. It stays empty where
-        their turn did not come.
+        Rows wait here and not in the queue of the version's thread, which keeps them after a timeout. As
+        `of` otherwise.
         """
         if self._turns.locked():
-            await self._wait(rows)
+            await self._wait(len(rows))
         else:
             await self._turns.acquire()
-        computed = asyncio.get_running_loop().run_in_executor(self.process.thread, self.of, rows)
+        computed = asyncio.get_running_loop().run_in_executor(self.process.thread, self._of_text, rows)
         computed.add_done_callback(self._end_turn)
         return await asyncio.shield(computed)  # the turn goes on until the thread is free
 
-    async def _wait(self, rows: list[Any]) -> None:
-        text = json.dumps(rows)
-        if self._num_bytes_waiting + len(text) > MAX_WAITING_BYTES:
+    async def _wait(self, num_bytes: int) -> None:
+        if self._num_bytes_waiting + num_bytes > MAX_WAITING_BYTES:
             raise Busy(f"{self._num_bytes_waiting / 1e6:.0f} MB of rows wait for it")
-        self._num_bytes_waiting += len(text)
-        rows.clear()
+        self._num_bytes_waiting += num_bytes
         try:
             await self._turns.acquire()
         finally:
-            self._num_bytes_waiting -= len(text)
-        rows += json.loads(text)
+            self._num_bytes_waiting -= num_bytes
 
     def _end_turn(self, computed: "asyncio.Future[Predictions]") -> None:
         if not computed.cancelled():
             computed.exception()  # is read, where nobody waits for it any more
         self._turns.release()
+
+    def _of_text(self, rows: str) -> Predictions:
+        return self.of(json.loads(rows))
 
     def of(self, rows: Sequence[Any]) -> Predictions:
         """Returns the predictions for the rows as JSON, and the part of them to log.

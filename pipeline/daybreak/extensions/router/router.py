@@ -25,7 +25,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -122,6 +122,17 @@ class _Drawn:
     arm: str
     answers: Answers | Predictor
     attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsAsked:
+    """A request for predictions of rows, which are text while they wait: as objects they take far more."""
+
+    drawn: _Drawn
+    answers: Predictor
+    rows: str  # a list as JSON
+    num_rows: int
+    began: float  # by time.perf_counter
 
 
 class Router:
@@ -239,10 +250,11 @@ class Router:
 
     async def predict(self, receive: Receive) -> Response:
         """Answers POST /predict."""
-        return Response(await self.predicted(await self._read(receive)), media_type=JSON)
+        asked = self.asked(await self._read(receive))
+        return Response(await self.predicted(asked), media_type=JSON)
 
-    async def predicted(self, body: dict[str, Any], *, one_unit: bool = True) -> str:
-        """Returns what the model predicts of rows, as JSON; HTTPException says why it does not.
+    def asked(self, body: dict[str, Any], *, one_unit: bool = True) -> RowsAsked:
+        """Returns a request for predictions of rows; HTTPException where it is not of the form.
 
         `one_unit` is false where something else has drawn the arm of the request.
         """
@@ -260,14 +272,19 @@ class Router:
         drawn, answers = replace(drawn, attributes=_attributes_of(body)), drawn.answers
         if not isinstance(answers, Predictor):
             raise HTTPException(404, f"version {answers.version} predicts no rows; POST a user to /recommend")
-        text, kept, error = "", None, ""
+        return RowsAsked(drawn=drawn, answers=answers, rows=json.dumps(rows), num_rows=len(rows), began=began)
+
+    async def predicted(self, asked: RowsAsked) -> str:
+        """Returns what the model predicts of rows, as JSON; HTTPException says why it does not."""
+        drawn, answers = asked.drawn, asked.answers
+        text, kept, error, late = "", None, "", False
         try:
             async with asyncio.timeout(self._params.timeout_s):
-                text, kept = await answers.in_turn(rows)
+                text, kept = await answers.in_turn(asked.rows)
         except DataError as refused:
             raise HTTPException(422, str(refused)) from None
         except TimeoutError:
-            error = f"no answer within {self._params.timeout_s:g} s"
+            error, late = f"no answer within {self._params.timeout_s:g} s", True
         except Busy as busy:  # says nothing of the version, so that no exposure does
             metrics = self._metrics.arms[drawn.arm]
             metrics.requests.inc()
@@ -276,13 +293,13 @@ class Router:
                 503, f"version {answers.version} is not asked: {busy}; send it again"
             ) from None
         except NoAnswer as failed:  # the version's fault, not the router's
-            log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
+            log.warning("version %d does not predict %d rows: %s", answers.version, asked.num_rows, failed)
             error = str(failed)
         shown = self._expose(
-            drawn, items=(), began=began, error=error, predicted=kept, rows=rows, answered=text
+            drawn, items=(), began=asked.began, error=error, predicted=kept, rows=asked.rows, answered=text
         )
-        if rows:  # whose turn came; a late request is not made again for the shadow
-            self._shadow.predict(drawn.now, shown, rows, text)
+        if not late:  # a late request is not made again for the shadow
+            self._shadow.predict(drawn.now, shown, asked.rows, text)
         if error:
             raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
         return f'{{"predictions": {text}{self._name(shown)}, "version": {answers.version}}}'
@@ -296,7 +313,7 @@ class Router:
         error: str,
         fallback: bool = False,
         predicted: str | None = None,
-        rows: Sequence[Mapping[str, Any]] = (),
+        rows: str = "",
         answered: str = "",
     ) -> Exposure:
         """Logs and counts an answer, and returns it."""
@@ -305,7 +322,7 @@ class Router:
         kept = None
         if answered and isinstance(answers, Predictor) and place_of(exposure_id) < self._params.keep_rows:
             day = datetime.fromtimestamp(at, ZoneInfo(answers.zone)).date()
-            kept = KeptRows(day=str(day), rows=rows, predictions=answered)
+            kept = KeptRows(day=str(day), rows=json.loads(rows), predictions=answered)
         exposure = Exposure(
             id=exposure_id,
             time=at,

@@ -14,7 +14,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -45,8 +45,8 @@ class ShadowRequests:
         if isinstance(challenger, Answers) and self._is_due(now):
             self._ask(shown, challenger, lambda: self._recommended(challenger, shown, user))
 
-    def predict(self, now: ServedVersions, shown: Exposure, rows: Sequence[Any], text: str) -> None:
-        """Asks the challenger for predictions of rows, if it is this request's turn.
+    def predict(self, now: ServedVersions, shown: Exposure, rows: str, text: str) -> None:
+        """Asks the challenger for predictions of rows, a list as JSON, if it is this request's turn.
 
         `text` has the champion's as JSON, "" where it gave none.
         """
@@ -98,10 +98,8 @@ class ShadowRequests:
             difference=1 - len(items & {*shown.items}) / len(shown.items) if known else None,
         )
 
-    async def _predicted(
-        self, challenger: Predictor, shown: Exposure, rows: Sequence[Any], text: str
-    ) -> Shadow:
-        ours, _ = await challenger.in_turn([*rows])  # a list of its own: the log has the other one
+    async def _predicted(self, challenger: Predictor, shown: Exposure, rows: str, text: str) -> Shadow:
+        ours, _ = await challenger.in_turn(rows)
         return Shadow(
             exposure=shown.id,
             version=challenger.version,

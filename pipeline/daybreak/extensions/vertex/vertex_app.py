@@ -104,7 +104,9 @@ class VertexReplies:
             and self.loaded.answers == "rows"
             and not any({"exposure", "labels"} <= set(one) for one in instances)
         ):
-            answer = json.loads(await self.router.predicted({"rows": instances}, one_unit=False))
+            asked = self.router.asked({"rows": instances}, one_unit=False)
+            del instances  # nor has the caller them: they wait as text
+            answer = json.loads(await self.router.predicted(asked))
             return [{**one, **answer} for one in answer.pop("predictions")]
         if self.loaded.answers != "rows" and any("sample" in one for one in instances):
             return await self._scores(instances)
@@ -169,8 +171,10 @@ def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:
 
     async def predict(request: Request) -> Response:
         try:
-            body = await read(request.receive, within_s=BODY_S)
-            return JSONResponse({"predictions": await made.state.predictions.predict(body.get("instances"))})
+            answered = made.state.predictions.predict(
+                (await read(request.receive, within_s=BODY_S)).get("instances")
+            )
+            return JSONResponse({"predictions": await answered})
         except HTTPException as error:
             return error_response(error)
 
