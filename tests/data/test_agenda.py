@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract.record_types import Batch
-from daybreak.data.partitions import RAW, part_of, partitions
-from daybreak.data.quarantine import CLEAN, QUARANTINE
+from daybreak.data.partitions import CLEAN, QUARANTINE, RAW, part_of, partitions
 from daybreak.data.source import write_partition
 from daybreak.data.validator import validate
 from daybreak.examples.shop.sold_lines import LINES

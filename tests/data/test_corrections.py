@@ -19,8 +19,8 @@ from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.table import Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import ARRAYS
 from daybreak.data.features import past_of, read_clean
-from daybreak.data.partitions import partitions
-from daybreak.data.prepare import CLEAN, SAMPLES, prepare, remake
+from daybreak.data.partitions import CLEAN, partitions
+from daybreak.data.prepare import SAMPLES, prepare, remake
 from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples
 from daybreak.workloads.served_rows import ServedRows

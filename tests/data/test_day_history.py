@@ -21,8 +21,7 @@ from daybreak.contract.sections import PrepareParams, ValidateParams
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data.day_figures import WINDOW
 from daybreak.data.day_history import FIGURES
-from daybreak.data.partitions import part_of, partitions
-from daybreak.data.quarantine import CLEAN
+from daybreak.data.partitions import CLEAN, part_of, partitions
 from daybreak.data.source import write_partition
 from daybreak.data.validator import validate
 from tests.clones import home_here

@@ -16,8 +16,7 @@ from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.record_types import Report
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data.casts import conform
-from daybreak.data.partitions import part_of
-from daybreak.data.quarantine import CLEAN, QUARANTINE
+from daybreak.data.partitions import CLEAN, QUARANTINE, part_of
 from daybreak.data.source import write_partition
 from tests.data import test_day_history
 

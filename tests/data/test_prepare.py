@@ -20,7 +20,8 @@ from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import ARRAYS, Prepared, Window, read_state
 from daybreak.data.features import UNIT, labels_of
-from daybreak.data.prepare import CLEAN, SAMPLES, prepare, remake
+from daybreak.data.partitions import CLEAN
+from daybreak.data.prepare import SAMPLES, prepare, remake
 from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples
 from daybreak.workloads.table_workload import TableWorkload

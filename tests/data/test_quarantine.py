@@ -11,8 +11,8 @@ import pytest
 from daybreak.contract.errors import DataError
 from daybreak.data.bad_cells import with_delivered_texts
 from daybreak.data.casts import conform
-from daybreak.data.partitions import RAW, part_of, partitions
-from daybreak.data.quarantine import CLEAN, QUARANTINE, REFUSED, clean_rows
+from daybreak.data.partitions import CLEAN, QUARANTINE, RAW, part_of, partitions
+from daybreak.data.quarantine import REFUSED, clean_rows
 from daybreak.data.source import write_partition
 from daybreak.examples.shop.sold_lines import LINES
 from tests.data.shop_weeks import TONIGHT, Change, change, judge, put, rows_of

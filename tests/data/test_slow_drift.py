@@ -15,8 +15,7 @@ from daybreak.contract.record_types import Dataset, Report
 from daybreak.contract.sections import ValidateParams
 from daybreak.data import suite
 from daybreak.data.day_figures import Figure
-from daybreak.data.partitions import part_of, partitions
-from daybreak.data.quarantine import CLEAN
+from daybreak.data.partitions import CLEAN, part_of, partitions
 from daybreak.data.slow_drift import WINDOW, drifting, unlike_anchor, was_looked_at
 from daybreak.examples.shop.sold_lines import LINES
 from daybreak.storage.ledger import Entry

@@ -10,8 +10,7 @@ import pytest
 from daybreak.contract.table import Float, Table, Time
 from daybreak.data.engines import read_parts
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
-from daybreak.data.partitions import part_of
-from daybreak.data.quarantine import CLEAN
+from daybreak.data.partitions import CLEAN, part_of
 from daybreak.data.source import write_partition
 from daybreak.data.suite import OF_TYPE, Rule, Suite, load, rules_of
 from daybreak.examples.shop.sold_lines import LINES

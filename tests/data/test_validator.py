@@ -15,8 +15,7 @@ from daybreak.contract.errors import DataError
 from daybreak.data import suite
 from daybreak.data.casts import conform
 from daybreak.data.data_docs import DOCS
-from daybreak.data.partitions import RAW, part_of, partitions
-from daybreak.data.quarantine import CLEAN, QUARANTINE
+from daybreak.data.partitions import CLEAN, QUARANTINE, RAW, part_of, partitions
 from daybreak.data.source import write_partition
 from daybreak.examples.shop.sold_lines import LINES
 from tests.data.shop_weeks import SUITE, TONIGHT, Change, change, judge, put, some

@@ -20,7 +20,8 @@ from daybreak.contract.record_types import Dataset, Night
 from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.workload import ARRAYS, EPOCH
 from daybreak.data.corrections import PLACE, corrected, later_days
-from daybreak.data.prepare import CLEAN, prepare
+from daybreak.data.partitions import CLEAN
+from daybreak.data.prepare import prepare
 from daybreak.examples.shop.sold_lines import LINES, SoldLines, stable_key
 from daybreak.storage.home import Home
 from tests.minimal_records import minimal_night, minimal_report

@@ -15,8 +15,8 @@ from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.record_parts import Expectation
 from daybreak.data.data_docs import DOCS
-from daybreak.data.partitions import part_of
-from daybreak.data.quarantine import QUARANTINE, REFUSED
+from daybreak.data.partitions import QUARANTINE, part_of
+from daybreak.data.quarantine import REFUSED
 from daybreak.report import bad_rows, page
 from daybreak.storage import checkout, dvc_cache, ledger
 from daybreak.storage.home import Home

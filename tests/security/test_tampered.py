@@ -26,8 +26,7 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Champion, Version
 from daybreak.contract.sections import SmokeTestParams
-from daybreak.data.features import CLEAN
-from daybreak.data.partitions import held_out_days, part_of
+from daybreak.data.partitions import CLEAN, held_out_days, part_of
 from daybreak.evaluation import own_code
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test

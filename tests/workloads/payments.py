@@ -17,8 +17,7 @@ from daybreak.contract import records
 from daybreak.contract.record_types import Dataset, Night
 from daybreak.contract.sections import Plug, PrepareParams
 from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
-from daybreak.data.features import CLEAN
-from daybreak.data.partitions import part_of
+from daybreak.data.partitions import CLEAN, part_of
 from daybreak.data.prepare import prepare
 from daybreak.registry.weights import MODEL
 from daybreak.storage.home import Home

@@ -29,8 +29,7 @@ from daybreak.contract.formats import counted
 from daybreak.contract.record_parts import Drift
 from daybreak.contract.record_types import Dataset, Night, Predictions
 from daybreak.contract.sections import PredictParams, PredictSections
-from daybreak.data.features import CLEAN
-from daybreak.data.partitions import PART, part_of, partitions
+from daybreak.data.partitions import CLEAN, PART, part_of, partitions
 from daybreak.rollout import night_events
 from daybreak.rollout.rollback import version_of
 from daybreak.serving.recorded import NightArrays, arrays_of, newest_arrays

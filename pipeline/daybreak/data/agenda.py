@@ -16,8 +16,7 @@ from daybreak.contract.record_types import Batch, Night
 from daybreak.contract.table import Table
 from daybreak.data import day_history
 from daybreak.data.features import is_ripe
-from daybreak.data.partitions import RAW, part_of, partitions
-from daybreak.data.quarantine import CLEAN, QUARANTINE
+from daybreak.data.partitions import CLEAN, QUARANTINE, RAW, part_of, partitions
 from daybreak.storage import erasures, known_digests
 from daybreak.storage.home import Home
 

@@ -14,21 +14,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.table import Table
 from daybreak.contract.workload import UNIT, State
 from daybreak.data.corrections import PLACE, corrected, corrects, later_days, reach, sample_rows
-from daybreak.data.partitions import part_of
+from daybreak.data.partitions import CLEAN, part_of
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
-
-CLEAN = Path("data/clean")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Names the files of rows, a partition a day, raw or clean; and the days that are held out of arrays."""
+"""Names the files of rows, a partition a day, raw, clean or bad; and the days that are held out of arrays."""
 
 import json
 from datetime import date
@@ -8,7 +8,7 @@ from daybreak.contract.errors import DataError
 from daybreak.contract.workload import ARRAYS
 
 PART = "part.parquet"
-RAW = Path("data/raw")
+RAW, CLEAN, QUARANTINE = Path("data/raw"), Path("data/clean"), Path("data/quarantine")
 
 
 def part_of(day: date, folder: Path = RAW) -> Path:

@@ -34,8 +34,8 @@ from daybreak.contract.workload import ARRAYS, Prepared, State, Window, read_sta
 from daybreak.data.corrections import corrects, later_days, reach
 from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
-from daybreak.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of, unripe
-from daybreak.data.partitions import part_of, partitions
+from daybreak.data.features import is_ripe, past_of, read_clean, rows_of, samples_of, unripe
+from daybreak.data.partitions import CLEAN, part_of, partitions
 from daybreak.storage import known_digests
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import running_digest

@@ -15,7 +15,7 @@ from daybreak.contract.table import Table
 from daybreak.data.bad_cells import AS_DELIVERED, without_texts
 from daybreak.data.day_sample import hours_of
 from daybreak.data.partition_scan import PartitionFindings
-from daybreak.data.partitions import PART, RAW, part_of
+from daybreak.data.partitions import CLEAN, PART, QUARANTINE, RAW, part_of
 from daybreak.data.suite import Rule
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from daybreak.data.drift import Rows
 
-CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
 REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
 RULE = "(rule)"  # column of a bad row with the name of the first rule that it failed
 

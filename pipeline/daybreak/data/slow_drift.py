@@ -28,8 +28,8 @@ from daybreak.data import day_history, drift
 from daybreak.data.daily_limits import AGAINST, History, in_words, plain, scaled, sentence
 from daybreak.data.day_figures import Figure
 from daybreak.data.partition_scan import PartitionFindings
-from daybreak.data.partitions import partitions
-from daybreak.data.quarantine import CLEAN, clean_rows
+from daybreak.data.partitions import CLEAN, partitions
+from daybreak.data.quarantine import clean_rows
 from daybreak.data.suite import Suite
 from daybreak.statistics.trend import TrendLine, trend
 from daybreak.storage import ledger

@@ -40,8 +40,8 @@ from daybreak.data.day_sample import columns_of
 from daybreak.data.features import is_ripe
 from daybreak.data.findings import Findings
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
-from daybreak.data.partitions import partitions
-from daybreak.data.quarantine import CLEAN, REFUSED, clean_rows
+from daybreak.data.partitions import CLEAN, partitions
+from daybreak.data.quarantine import REFUSED, clean_rows
 from daybreak.data.suite import Judge, Rule, RuleResult, Suite, load, rules_digest, rules_of
 from daybreak.storage import known_digests
 from daybreak.storage.home import Home

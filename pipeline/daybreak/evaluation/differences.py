@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from daybreak.contract.record_parts import ColumnUse, Differences, DifferingSamples
 from daybreak.contract.table import Bool, Category, Float, Int, Table
 from daybreak.contract.workload import ARRAYS, UNIT, State, read_state
-from daybreak.data.features import CLEAN, features_of, labels_of, past_of, rows_of
-from daybreak.data.partitions import partitions
+from daybreak.data.features import features_of, labels_of, past_of, rows_of
+from daybreak.data.partitions import CLEAN, partitions
 from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import ScoredModel, declared, predict
 from daybreak.registry.weights import MODEL

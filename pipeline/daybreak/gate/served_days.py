@@ -30,8 +30,7 @@ from daybreak.contract.table import Float, Table, Time
 from daybreak.data import drift, suite
 from daybreak.data.daily_limits import DAYS_PER_YEAR, DRIFT_SHARE
 from daybreak.data.drift import LEAST_WEEKDAYS, ROWS, SAME_WEEKDAYS
-from daybreak.data.features import CLEAN
-from daybreak.data.partitions import part_of, partitions
+from daybreak.data.partitions import CLEAN, part_of, partitions
 from daybreak.evaluation import own_code, own_predictions
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home

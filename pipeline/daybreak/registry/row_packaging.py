@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.table import AnyColumn, Table
-from daybreak.data.features import CLEAN, read_clean
-from daybreak.data.partitions import held_out_days, part_of, partitions
+from daybreak.data.features import read_clean
+from daybreak.data.partitions import CLEAN, held_out_days, part_of, partitions
 from daybreak.registry.weights import PAST
 from daybreak.workloads.served_rows import as_records, conformed
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from daybreak.contract import formats, records
 from daybreak.data.bad_cells import with_delivered_texts
-from daybreak.data.partitions import PART
-from daybreak.data.quarantine import QUARANTINE, REFUSED, RULE
+from daybreak.data.partitions import PART, QUARANTINE
+from daybreak.data.quarantine import REFUSED, RULE
 from daybreak.storage import branch, dvc_cache, erasures
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry

@@ -23,8 +23,8 @@ from daybreak.batch_inference import destinations
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, ParamsError, ReleaseError
 from daybreak.data.ingest import ingest
-from daybreak.data.partitions import part_of
-from daybreak.data.quarantine import QUARANTINE, REFUSED
+from daybreak.data.partitions import QUARANTINE, part_of
+from daybreak.data.quarantine import REFUSED
 from daybreak.extensions.care.audit import audit
 from daybreak.extensions.care.drill import drill
 from daybreak.extensions.erasure import cached_rows

@@ -31,9 +31,9 @@ from daybreak.data.bad_cells import without_texts
 from daybreak.data.corrections import corrects, sample_rows
 from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
-from daybreak.data.features import CLEAN, Past, is_ripe, past_of, samples_of, unripe
+from daybreak.data.features import Past, is_ripe, past_of, samples_of, unripe
 from daybreak.data.partition_scan import PartitionScan
-from daybreak.data.partitions import PART, part_of, partitions
+from daybreak.data.partitions import CLEAN, PART, part_of, partitions
 from daybreak.data.row_rules import failing
 from daybreak.extensions.trial import night_preview, trial_version
 from daybreak.extensions.trial.model_checks import ModelChecks, in_words, shapes
