@@ -89,6 +89,13 @@ def test_a_night_is_known_by_its_day_but_a_new_one_has_the_name_that_is_given(
     assert cli._night_of(Home.here(), "2026-11-26") == "2026-11-26"
 
 
+def test_the_help_of_an_option_is_its_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["open", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "its day is the newest over then, and its deadline counts from then." in shown
+
+
 @pytest.mark.parametrize(
     ("word", "hint"), [("statsu", "did you mean status?"), ("xyzzy", "see daybreak --help")]
 )

@@ -276,9 +276,18 @@ def _word(name: str) -> str:
 
 
 def _args_section(doc: str) -> dict[str, str]:
-    lines = doc.partition("Args:")[2].splitlines()
-    pairs = (line.strip().partition(": ") for line in lines if ": " in line)
-    return {name: text for name, _, text in pairs}
+    """Returns what the docstring says of each argument; a line that is indented further goes on with it."""
+    about: dict[str, str] = {}
+    name = ""
+    for line in doc.partition("Args:\n")[2].splitlines():
+        if not line.startswith("    "):  # the end of the section
+            break
+        if line.startswith("        "):
+            about[name] += f" {line.strip()}"
+        else:
+            name, _, text = line.strip().partition(": ")
+            about[name] = text
+    return about
 
 
 def _date(text: str) -> date | None:

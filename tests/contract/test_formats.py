@@ -19,6 +19,8 @@ def test_the_examples_in_the_documentation_hold() -> None:
         (None, "–"),
         (0, "0 s"),
         (4.2e-7, "0.42 µs"),
+        (0.9996, "1 s"),
+        (9.996e-4, "1 ms"),
         (59.99, "1 min"),
         (60, "1 min"),
         (3599.9, "1 h"),
@@ -36,6 +38,13 @@ def test_a_duration_is_never_more_than_five_percent_off(seconds: float) -> None:
     words = formats.duration(seconds).split()
     shown = sum(float(n) * units[unit] for n, unit in zip(words[::2], words[1::2], strict=True))
     assert shown == pytest.approx(seconds, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(999_500, "1 MB"), (999.6e12, "1 PB"), (5.4e18, "5,400 PB"), (-1.5e3, "−1.5 kB")]
+)
+def test_bytes_are_shown_in_the_largest_unit(num_bytes: float, text: str) -> None:
+    assert formats.size(num_bytes) == text
 
 
 @given(st.floats(min_value=0.01, max_value=1e7))

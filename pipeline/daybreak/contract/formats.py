@@ -83,7 +83,7 @@ def duration(seconds: float | None) -> str:
             rest = f" {small // small_size} {small_name}" if small else ""
             return f"{sign}{large} {name}{rest}"
     for unit, least in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= least or seconds == 0:
+        if seconds >= 0.9995 * least or seconds == 0:  # which three digits round to 1
             return f"{sign}{seconds / least:.3g} {unit}"
     return f"{sign}{seconds * 1e6:.3g} µs"
 
@@ -130,11 +130,12 @@ def size(num_bytes: float | None) -> str:
     """
     if num_bytes is None:
         return NONE
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(num_bytes) < 999.5 or unit == "TB":
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if abs(num_bytes) < 999.5 or unit == "PB":
             break
         num_bytes /= 1000
-    return f"{num_bytes:.3g} {unit}".replace("-", "−")
+    digits = ",.0f" if abs(num_bytes) >= 999.5 else ".3g"  # beyond the largest unit
+    return f"{num_bytes:{digits}} {unit}".replace("-", "−")
 
 
 def decimals(*values: float, signed: bool = False) -> tuple[str, ...]:

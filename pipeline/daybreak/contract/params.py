@@ -1,6 +1,6 @@
 """Reads `params.yaml`, checks it as a whole, and overrides keys; an error names the key."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from difflib import get_close_matches
 from io import StringIO
@@ -138,12 +138,17 @@ def _expect_few(values: Any, *, source: str) -> None:
 
 
 def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested mappings."""
-    for key, value in values.items() if isinstance(values, dict) else ():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
+    """Yields the dotted keys and the values of nested mappings and lists, as `a.b` and `a.b[0]`."""
+    keys: Iterable[tuple[str, Any]] = ()
+    if isinstance(values, dict):
+        keys = ((f"{prefix}.{key}" if prefix else f"{key}", value) for key, value in values.items())
+    elif isinstance(values, list):
+        keys = ((f"{prefix}[{place}]", value) for place, value in enumerate(values))
+    for key, value in keys:
+        if isinstance(value, dict | list):
+            yield from _leaves(value, key)
         else:
-            yield f"{prefix}{key}", value
+            yield key, value
 
 
 def override(folder: Path, assignments: list[str], *, into: Path | None = None) -> Params:
@@ -162,13 +167,13 @@ def override(folder: Path, assignments: list[str], *, into: Path | None = None) 
             raise ParamsError(f"--set {assignment} is not an assignment; write --set section.key=value")
         section = values
         for name in sections:
-            if not isinstance(section, dict) or isinstance(section.get(name), list):
-                raise ParamsError(
-                    f"--set {assignment}: {name} is not a section with keys; edit {FILE} instead"
-                )
             if isinstance(section.get(name), str):
                 section[name] = {"use": section[name]}
             section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise ParamsError(
+                    f"--set {assignment}: {name} is not a section with keys; edit {FILE} instead"
+                )
         try:
             value = YAML(typ="safe", pure=True).load(text)
             section[last] = text if isinstance(value, date) else _with_dates_as_text(value)

@@ -34,6 +34,7 @@ from daybreak.contract.errors import ParamsError, without_password
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 
 A_CENTURY = 36_525  # days; a calendar ends
+HOURS, MINUTES = 24 * A_CENTURY, 1440 * A_CENTURY  # of a century
 # Tags that versions and runs have in MLflow, by which Daybreak finds and verifies them.
 OUR_TAGS = (
     *("night", "home", "code_commit", "model_digest", "recipe", "status", "version", "verdict", "approval"),
@@ -46,13 +47,15 @@ CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflo
 
 
 class Section(BaseModel):
-    """Base of the sections: frozen, unknown keys refused, types not guessed.
+    """Base of the sections: frozen, unknown keys and numbers that are not finite refused, types not guessed.
+
+    JSON, which records are written in, has no infinity: a limit of `.inf` would leave a record without it.
 
     The string below a field describes its key: docs/params.md is made of them (`make docs`), and nothing else
     reads them, as that parses each class.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Plug(Section):
@@ -154,10 +157,10 @@ class NightParams(Section):
     time_zone: str = "UTC"
     """Time zone of `schedule`, such as `America/New_York`. A day of the data ends where the `zone` of the
     workload's table says."""
-    train_hours: float = Field(18, gt=0)
+    train_hours: float = Field(18, gt=0, le=HOURS)
     """Hours to the end of training, into which the plan must fit. They count from when the schedule wanted
     the night, and without one from its opening; so does a night that opens when half of them are gone."""
-    decide_hours: float = Field(24, gt=0)
+    decide_hours: float = Field(24, gt=0, le=HOURS)
     """Hours to the decision, counted as `train_hours`: evaluation, a live test and a person's approval must
     end by then, or the champion stays. At least `train_hours`."""
     budget_usd: float = Field(50, ge=0)
@@ -169,7 +172,7 @@ class NightParams(Section):
     `budget_usd` may take all that is left. At 80 and 100 % people are told. Empty: no limit."""
     keep: int = Field(7, ge=1)
     """Closed nights whose folders stay in `nights/`; the ledger keeps all nights. Lower it to free disk."""
-    keep_days: float = Field(90, gt=0)
+    keep_days: float = Field(90, gt=0, le=A_CENTURY)
     """Days for which data and models of a night are kept, so that a rollback can bring them back. What serves
     and what it replaced are kept longer, the records of all nights always. Lower it to free disk."""
     max_code_mb: float = Field(1000, gt=0)
@@ -205,10 +208,10 @@ class IngestParams(Section):
     """Days before the night's day that the first night brings in."""
     late_days: int = Field(7, ge=0, le=A_CENTURY)
     """Earlier days that each night looks at again for late or restated rows."""
-    wait_hours: float = Field(0, ge=0)
+    wait_hours: float = Field(0, ge=0, le=HOURS)
     """Hours from the opening of the night that its day may be late. The night waits no longer than training
     can still be done in time, by the night before. 0: a day that is not there is left to the next night."""
-    settle_minutes: float = Field(0, ge=0)
+    settle_minutes: float = Field(0, ge=0, le=MINUTES)
     """Minutes for which the day's files, or its number of rows in a database, must not have changed: a day
     that is still being written is not there yet. 0: it is there at once."""
     newer_day: bool = False
@@ -278,7 +281,7 @@ class ProfileParams(Section):
     machine: str = Field("here", min_length=1)
     """Where to measure: `here`, or the name of a machine of the catalog, which is rented through the backend
     for a short job."""
-    reuse_days: int = Field(7, ge=0)
+    reuse_days: int = Field(7, ge=0, le=A_CENTURY)
     """Days that a profile may be reused while machine, code, params and the shape of the data stay the same;
     0: measure every night."""
     quality_remedies: Literal["offer", "allow"] = "offer"
@@ -308,7 +311,7 @@ class PlanParams(Section):
     spot: bool = Field(default_factory=lambda: bool(hooks.paths("steering")))
     """Whether spot machines may be rented: cheaper, but they may be taken away. Without the extension spot
     none is."""
-    flex_wait_hours: float = Field(0, ge=0)
+    flex_wait_hours: float = Field(0, ge=0, le=HOURS)
     """Hours that a flex-start job may wait for its machine; 0: flex-start is not planned."""
     max_machines: int = Field(1, ge=1)
     """Machines that a plan may rent at once, alike or, where `batching` shares by speed, of two kinds."""
@@ -623,7 +626,7 @@ class PredictParams(Section):
     """Class of a source whose rows of the night's day are predicted, in the form of `source`. Empty: rows of
     the workload's `score_rows` if it has that, else the clean rows of the day; of a workload that recommends,
     the lists of all its users."""
-    by_hours: float = Field(0, ge=0)
+    by_hours: float = Field(0, ge=0, le=HOURS)
     """Hours until predictions are written, counted as `night.train_hours`, and more than these. If they would
     be late by waiting for the decision, the champion's are written before it. 0: as `night.decide_hours`."""
     top: int = Field(20, ge=1)
