@@ -154,6 +154,15 @@ def test_the_hourly_look_knows_the_nights_by_their_folders_and_the_ledger(reposi
     assert later.cancelled == []
 
 
+def test_a_night_that_cannot_be_read_keeps_its_own_jobs_and_no_others(repository: Path) -> None:
+    opened(repository, name="broken")
+    (Home.here().nights / "broken" / records.RUN / "night.json").write_text('{"budget_usd": null}')
+    jobs = [replace(live_job(night), created_at=datetime.now(UTC) - YOUNG) for night in ("broken", "none")]
+    backend = Renting(*jobs)
+    reaper.reap(Home.here(), backend=backend)
+    assert backend.cancelled == ["none/j"]
+
+
 @pytest.mark.parametrize(("left", "set_by"), [(HOUR, 48 * HOUR), (-HOUR, -48 * HOUR)])
 def test_a_clock_that_was_set_since_a_night_was_opened_neither_ends_its_jobs_nor_keeps_them(
     repository: Path, left: timedelta, set_by: timedelta

@@ -17,7 +17,7 @@ from pathlib import Path
 from daybreak import hooks
 from daybreak.contract import clock, records
 from daybreak.contract.backend import Backend, LiveJob, label
-from daybreak.contract.errors import JobError, PipelineError
+from daybreak.contract.errors import DataError, JobError, PipelineError
 from daybreak.contract.record_types import Night
 from daybreak.contract.sections import Plug
 from daybreak.storage import ledger
@@ -103,14 +103,22 @@ def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
 
 
 def standings(home: Home) -> dict[str, JobOwner]:
-    """Returns the owners of jobs, nights and runs of extensions, by the label that their jobs carry."""
+    """Returns the owners of jobs, nights and runs of extensions, by the label that their jobs carry.
+
+    A night whose record cannot be read counts as open until it is closed.
+    """
     closed: dict[str, datetime] = {}
     for commit in ledger.commits(home):
         if not commit.rollback:
             closed.setdefault(commit.night, datetime.fromtimestamp(commit.time, UTC))
     nights = {}
     for folder in [home.folder, *_folders(home.nights)]:
-        night = records.find(Night, folder / records.RUN)
+        try:
+            night = records.find(Night, folder / records.RUN)
+        except DataError as error:  # it may be open: its jobs stay, and those of others do not
+            log.warning("the jobs of the night in %s are left alone: %s", folder, error)
+            nights[label(folder.name)] = JobOwner(closed_at=closed.get(folder.name))
+            continue
         if night:
             is_over = clock.utc_of(night) > night.decide_until
             nights[label(night.id)] = JobOwner(is_over=is_over, closed_at=closed.get(night.id))
