@@ -46,7 +46,7 @@ def test_a_date_without_quotes_in_a_list_is_refused_before_dvc_fails_on_it() -> 
 )
 def test_a_number_without_end_is_refused_as_no_record_could_hold_it(tmp_path: Path, assignment: str) -> None:
     (tmp_path / "params.yaml").write_text(PLUGS)
-    with pytest.raises(ParamsError, match="finite number|greater than or equal to 0"):
+    with pytest.raises(ParamsError, match=r"finite number|greater than or equal to 0"):
         params.override(tmp_path, [assignment])
 
 
@@ -73,5 +73,5 @@ def test_a_value_has_no_keys_of_its_own(tmp_path: Path, key: str) -> None:
     (tmp_path / "params.yaml").write_text(
         f"{PLUGS}night: {{budget_usd: 40, usd_per_month: }}\nplan: {{machines: [local]}}\n"
     )
-    with pytest.raises(ParamsError, match="is not a section with keys; edit params.yaml instead"):
+    with pytest.raises(ParamsError, match=r"is not a section with keys; edit params\.yaml instead"):
         params.override(tmp_path, [f"{key}=3"])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from daybreak import warm_parent
 from daybreak.contract import clock, records
@@ -33,13 +34,13 @@ from daybreak.jobs.cost_tracker import JOBS, spent_usd
 from daybreak.prediction import scorecard
 from daybreak.registry import approval
 from daybreak.rollout import lost_ledger, night_events
-from daybreak.storage import dvc_cache, ledger, snapshots
+from daybreak.storage import branch, dvc_cache, ledger, snapshots
 from daybreak.storage.home import Home
 from daybreak.storage.night_folders import entry_of
 
 log = logging.getLogger(__name__)
 
-PREDICT = "predict"  # the stage that is called whatever became of the others
+PREDICT, CLOSE = "predict", "close"  # the stages that are called whatever became of the others
 
 
 def close(home: Home, night: Night, params: LiveSections, backend: BackendPlug) -> None:
@@ -97,10 +98,13 @@ def _first_failure(home: Home) -> _Failure | None:
 
     `predict` counts last: it may be called before others, and fails by what they left undone.
     """
-    marks = sorted(
-        home.records.glob("*.error"), key=lambda path: (path.stem == PREDICT, path.stat().st_mtime)
-    )
+    marks = sorted(_marks(home), key=lambda path: (path.stem == PREDICT, path.stat().st_mtime))
     return _Failure(marks[0].stem, marks[0].read_text().strip()) if marks else None
+
+
+def _marks(home: Home) -> list[Path]:
+    """Returns the marks of failed stages, without one that a call of `close` left, which this one repeats."""
+    return [path for path in home.records.glob("*.error") if path.stem != CLOSE]
 
 
 def _final_verdict(home: Home, night: Night, failure: _Failure | None, overtaken: str) -> Verdict:
@@ -152,9 +156,13 @@ def _say_how_to_go_on(home: Home, night: Night, failure: _Failure | None, overta
         log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
     elif failure:
         again = f"go on with: daybreak {night.command} --day {night.day} --night {night.id}"
+        if failure.stage == PREDICT:
+            again = f"write the predictions with: daybreak predict --night {night.id}"
         if ledger.failed_to_open(home.tonight):
             again = "once that is right, ask for the night again"
-        log.error("%s\nthe champion stays; %s", failure, again)
+        serving = ledger.champion_at(home, branch.ledger_tip(home))
+        serves = f"version {serving.version} serves" if serving else "no version serves"
+        log.error("%s\n%s; %s", failure, serves, again)
 
 
 def _void(home: Home, verdict: Verdict, why: str) -> Verdict:
@@ -175,8 +183,8 @@ def _mark_lost_promotion(home: Home, night: Night) -> None:
 
     A stage that fails on a full disk cannot say so, and the night would end as if its champion was to stay.
     """
-    verdict, marks = records.find(Verdict, home.records), [*home.records.glob("*.error")]
-    if verdict is None or marks or records.find(Stop, home.records) or ledger.is_over(home, night):
+    verdict = records.find(Verdict, home.records)
+    if verdict is None or _marks(home) or records.find(Stop, home.records) or ledger.is_over(home, night):
         return
     with suppress(NothingToDo, NotYet):
         approval.check_promotion(night, verdict, records.find(Approval, home.records), now=clock.utc())
