@@ -85,10 +85,30 @@ def _in_todays_form(kind: type[Record], text: str) -> str:
 
 
 def write(record: Record, folder: Path) -> Path:
-    """Writes the record to its file, whole or not at all, and returns the path."""
-    path = path_of(type(record), folder)
-    replace_text(path, dumps(record))
+    """Writes the record to its file, whole or not at all, and returns the path.
+
+    Raises DataError for a number that is not finite where a number has to be: JSON has none, so that no later
+    stage could read the record.
+    """
+    path, text = path_of(type(record), folder), dumps(record)
+    if "null" in text and (key := _not_finite(type(record), text)):
+        raise DataError(
+            f"{path} is not written, as its {key} is not a finite number; look at what the stage reads"
+        )
+    replace_text(path, text)
     return path
+
+
+def _not_finite(kind: type[Record], text: str) -> str:
+    """Returns the key of a number that became null in the JSON of a record; "" where none did."""
+    from pydantic import ValidationError
+
+    try:
+        _adapter(kind).validate_json(text)
+    except ValidationError as error:
+        lost = (one["loc"] for one in error.errors() if one["type"] == "float_type" and one["input"] is None)
+        return ".".join(map(str, next(lost, ())))
+    return ""
 
 
 def read(kind: type[R], folder: Path) -> R:
