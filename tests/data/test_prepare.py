@@ -319,6 +319,21 @@ def test_a_call_that_was_killed_before_its_end_is_repeated(monkeypatch: pytest.M
     assert restated(kill=True) == restated(kill=False)
 
 
+def test_what_a_killed_call_was_writing_is_no_part_of_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    whole = run(8).digest
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("daybreak.data.prepare.os.getpid", lambda: 1)  # another process than the next call's
+        patch.setattr(Path, "replace", killed)
+        write(5, rows_of(5, seed=2))
+        run(8)
+    assert [path.name for path in ARRAYS.glob("day=*/.*")] == [".1.npy"]
+    write(5, rows_of(5))
+    assert run(8).digest == whole
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [

@@ -346,8 +346,10 @@ def _write_rows(path: Path, rows: "pa.Table") -> None:
 
 
 def _remove_all_but(wanted: Sequence[date], digests: dict[str, str]) -> None:
-    """Removes the days that have left the window, and their digests."""
+    """Removes the days that have left the window, their digests, and what a killed call was writing."""
     kept = set(map(str, wanted))
+    for torn in ARRAYS.glob("day=*/.*"):
+        torn.unlink()
     for folder in ARRAYS.glob("day=*"):
         if folder.name[4:] not in kept:
             shutil.rmtree(folder)
