@@ -9,7 +9,7 @@ import pytest
 from daybreak import cli
 from daybreak.contract import params
 from daybreak.contract.record_types import Ingredients
-from daybreak.contract.sections import Params
+from daybreak.contract.sections import Params, TrainParams, WorkloadPlug
 from daybreak.registry import lineage
 from daybreak.registry.lineage import differences, is_declared_equal, is_refresh, recipe
 from daybreak.storage import branch, ledger, ledger_notes
@@ -96,3 +96,10 @@ def test_the_default_recipe_stays_what_it_was_so_that_an_upgrade_goes_on_refresh
     monkeypatch.setattr(lineage, "ADDED", ("threads",))  # as if a later release had added it
     assert recipe(tonight.workload, tonight.train) == digest(TRAIN.replace('"threads":"fixed",', ""))
     assert recipe(tonight.workload, threads) == digest(TRAIN.replace("fixed", "auto"))
+
+
+def test_the_order_of_a_workloads_arguments_is_no_part_of_its_recipe() -> None:
+    use, train = "tests.fakes:Nothing", TrainParams()
+    one, other = WorkloadPlug(use=use, width=8, depth=2), WorkloadPlug(use=use, depth=2, width=8)
+    assert recipe(one, train) == recipe(other, train)
+    assert recipe(one, train) != recipe(WorkloadPlug(use=use, width=2, depth=8), train)

@@ -27,9 +27,11 @@ ADDED: tuple[str, ...] = ()  # keys of `train` that a release after 0.1.0 added
 def recipe(workload: WorkloadPlug, train: TrainParams) -> str:
     """Returns the digest of the workload (import path, arguments, source files) and of `train`.
 
-    Parameters that do not change the model, such as the checkpoint interval, are left out.
+    Parameters that do not change the model, such as the checkpoint interval, are left out; so is the order in
+    which params.yaml has the arguments.
     """
-    parts = (workload.model_dump_json(), _train(train), source_digest(workload.use))
+    ordered = WorkloadPlug(use=workload.use, **dict(sorted((workload.model_extra or {}).items())))
+    parts = (ordered.model_dump_json(), _train(train), source_digest(workload.use))
     return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
 
 
