@@ -15,6 +15,7 @@ from daybreak.jobs.cost_tracker import FILE, JOBS
 from daybreak.night.month_budget import month_budget
 from daybreak.rollout import night_events
 from daybreak.storage import branch, ledger
+from daybreak.storage.checkout import git
 from daybreak.storage.home import Home
 from tests.minimal_records import minimal_training
 from tests.rollout.ledgers import FIRST, close, make_home, release_of
@@ -111,3 +112,14 @@ def test_people_hear_at_80_and_100_percent(home: Home, spent: float, cost: float
     events = [each for each in night_events.derive(entry, at=at(1), over=True) if each.kind == "month budget"]
     assert [each.subject for each in events] == told
     assert all("of this month's $300.00 are spent" in each.reason for each in events)
+
+
+def test_a_ledger_of_which_no_night_can_be_read_has_cost_nothing(home: Home, tmp_path: Path) -> None:
+    def tree(_: str) -> str:
+        index = tmp_path / "index"
+        git("read-tree", "HEAD", folder=home.folder, index=index)
+        branch.put_text(home, records.path_of(Night, records.RUN), '{"of": "another release"}', index=index)
+        return git("write-tree", folder=home.folder, index=index)
+
+    branch.append(home, tree, after="", subject="a night", trailers="Night: n\nServes: 0\n")
+    assert month_budget([home], usd=300, at=at(3), zone="UTC").spent_usd == 0

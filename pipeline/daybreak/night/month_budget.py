@@ -70,5 +70,5 @@ def _since(home: Home, moment: datetime) -> Iterator[Entry]:
     for first in range(0, len(commits), CHUNK):
         entries = ledger.entries_of(home, commits[first : first + CHUNK])
         yield from (entry for entry in entries if entry.night.started_at >= moment)
-        if min(entry.night.started_at for entry in entries) < moment:
+        if any(entry.night.started_at < moment for entry in entries):
             return
