@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -203,3 +204,9 @@ def test_labels_that_come_late_do_not_drift() -> None:
     before = _table(table, {"at": at, "fraud": 1, "refund": 2.0, "amount": 1.0}, 4)
     found = drift.distances(day.column, [before.column] * 2, table, limits={}, limit=0.1)
     assert {each.column for each in found} == {"fraud", "amount", "at", drift.ROWS}
+
+
+def test_nearly_equal_shares_of_millions_of_rows_have_a_distance() -> None:
+    counts = (47_337, 5_784_361), (189_348, 23_137_440)  # by which the root of a negative number is drawn
+    new, old = (pa.chunked_array([pa.array(np.arange(few + many) < few)]) for few, many in counts)
+    assert 0 <= drift.distance(Bool(), new, old) < 1e-6

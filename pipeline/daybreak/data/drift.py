@@ -164,7 +164,8 @@ def _divergence(left: "pa.ChunkedArray", right: "pa.ChunkedArray") -> float:
     ]
     values = list(dict.fromkeys([*counts[0], *counts[1]]))
     shares = [np.array([count.get(value, 0) for value in values], dtype=np.float64) for count in counts]
-    return float(jensenshannon(shares[0], shares[1], base=2))
+    with np.errstate(invalid="ignore"):  # of nearly equal shares, the square may be rounded to below 0
+        return float(np.nan_to_num(jensenshannon(shares[0], shares[1], base=2)))
 
 
 def by_chance(statistic: str, values: "pa.ChunkedArray", *, num: int, chance: float) -> float:
