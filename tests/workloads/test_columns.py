@@ -87,11 +87,18 @@ class Score(Metric):
     """Is called `score`, as what decides is."""
 
 
+class OfCandidate(Metric):
+    """Is called as the mean score of the candidate is."""
+
+    name = "candidate_score"
+
+
 @pytest.mark.parametrize(
     ("metrics", "clash"),
     [
         ((AUC(), AUC(prediction="other")), "'AUC', as another metric"),
         ((AUC(), Score()), "'score', as a figure"),
+        ((AUC(), OfCandidate()), "'candidate_score', as a figure"),
     ],
 )
 def test_metrics_that_would_replace_each_other_are_refused(metrics: tuple[Metric, ...], clash: str) -> None:

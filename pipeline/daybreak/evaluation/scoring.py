@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # What the record of an evaluation has beside a workload's metrics (daybreak/evaluation/evaluator.py).
 TAKEN = re.compile(
-    r"((champion|anchor|predecessor)_)?score|num_not_finite|champion_has_seen"
-    r"|(baseline|champion|anchor|predecessor)/.*"
+    r"((champion|anchor|predecessor|candidate)_)?score|num_not_finite|champion_has_seen"
+    r"|(baseline|champion|anchor|predecessor|candidate)/.*"
 )
 RANGE = (0.001, 0.999)  # quantiles; one odd sample would stretch the range of all
 
