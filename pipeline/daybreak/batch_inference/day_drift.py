@@ -3,7 +3,8 @@
 The nearer of the day before and the same weekday counts, so that a Monday may differ from a Sunday. A sample
 has the predictions alone, without whose they are; the measures are those of columns (daybreak/data/drift.py).
 Of lists it has the items, whose shares are compared. Two samples of equal days differ by chance, which the
-limit allows for: of lists of many items by more than `predict.max_drift` itself.
+limit allows for: of lists of many items by more than `predict.max_drift` itself. A prediction that is not
+finite is none: the share of such is compared by itself, and the others without them.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract.record_parts import Drift
 from daybreak.contract.table import AnyColumn, Category, Float
-from daybreak.data.drift import JENSEN_SHANNON, KOLMOGOROV_SMIRNOV, by_chance, distance
+from daybreak.data.drift import JENSEN_SHANNON, KOLMOGOROV_SMIRNOV, MISSING, by_chance, distance
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -68,14 +69,36 @@ def _distances(sample: "pa.Table", kept: Path, *, limit: float) -> Iterator[Drif
     for name in sample.column_names:
         if name not in before.column_names or before.schema.field(name) != sample.schema.field(name):
             continue
-        new, old = (rows[name].drop_null() for rows in (sample, before))
+        sides = sample[name].drop_null(), before[name].drop_null()
+        if not all(map(len, sides)):
+            continue
+        column, (new, old) = _column(sides[0]), map(_finite, sides)
+        lost = [1 - len(kept) / len(side) for kept, side in zip((new, old), sides, strict=True)]
+        if any(lost):
+            allowed = limit + sum(by_chance(MISSING, side, num=len(side), chance=CHANCE) for side in sides)
+            yield Drift(
+                column=f"{name} not finite", statistic=MISSING, value=abs(lost[0] - lost[1]), limit=allowed
+            )
         if len(new) and len(old):
-            column = _column(new)
             statistic = JENSEN_SHANNON if column.kind == "category" else KOLMOGOROV_SMIRNOV
             allowed = limit + sum(
                 by_chance(statistic, side, num=len(side), chance=CHANCE) for side in (new, old)
             )
             yield Drift(column=name, statistic=statistic, value=distance(column, new, old), limit=allowed)
+
+
+def _finite(values: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    """Returns the predictions whose numbers are all finite; others than numbers are."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_floating(values.type):
+        return values.filter(pc.is_finite(values))
+    if pa.types.is_list(values.type) and pa.types.is_floating(values.type.value_type):
+        numbers = pc.list_flatten(values).to_numpy().reshape(len(values), -1)
+        return values.filter(pa.array(np.isfinite(numbers).all(axis=1)))
+    return values
 
 
 def keep(home: Home, day: date, sample: "pa.Table") -> None:
