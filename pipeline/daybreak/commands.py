@@ -94,7 +94,7 @@ def events(home: Home, *, night: str = "", last: int = 30, json_: bool = False) 
 
 
 def verdict(home: Home, *, night: str, json_: bool = False) -> int:
-    """Print the decision of a night in a line; exit status 0 if the night's version serves, else 99.
+    """Print the decision of a night in a line; exit status 0 if it promoted a version, else 99.
 
     Args:
         home: whose nights these are
