@@ -52,7 +52,7 @@ class Home:
                 f"{Path.cwd()} is not in a git checkout; run in a clone of the repository, name one by "
                 f"--home, or set {VARIABLE}"
             ) from None
-        return cls(Path(common).parent)
+        return cls(_main_checkout(Path(common)))
 
     @classmethod
     def here_or_none(cls) -> "Home | None":
@@ -157,6 +157,21 @@ class Home:
     def at(self, kept: str) -> Path:
         """Returns the path that `below` made fit to be kept."""
         return self.folder / kept  # which is `kept` where that is absolute
+
+
+def _main_checkout(common: Path) -> Path:
+    """Returns the checkout of a repository whose folder need not be in it, as that of a submodule is not."""
+    if common.name == ".git":
+        return common.parent
+    try:
+        if Path(git("rev-parse", "--path-format=absolute", "--git-dir")) == common:
+            return Path(git("rev-parse", "--show-toplevel"))
+        return (common / git("config", "--file", str(common / "config"), "core.worktree")).resolve()
+    except ReleaseError:
+        raise ParamsError(
+            f"the repository {common} does not say which checkout is the home; name it by --home, or set "
+            f"{VARIABLE}"
+        ) from None
 
 
 def home_folder() -> Path:
