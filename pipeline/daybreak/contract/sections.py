@@ -721,12 +721,12 @@ class LiveSections(Sections):
     register_: RegisterParams
     gate: GateParams
     serving: ServingParams
+    validate_: ValidateParams
 
 
 class WatchSections(LiveSections):
     """Sections that the hourly look at the champion goes by."""
 
-    validate_: ValidateParams
     watch: WatchParams
 
 
@@ -740,6 +740,7 @@ class GateSections(Sections):
     smoke_test: SmokeTestParams
     release: ReleaseParams
     serving: ServingParams
+    validate_: ValidateParams
 
 
 class PredictSections(Sections):

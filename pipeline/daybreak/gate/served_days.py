@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 LEAST_REQUESTS = 100  # of a day, for it to be compared
 LEAST_HOURS = 12  # of the first day
+DAY_MINUTES = 24 * 60
 MAX_ROWS = 50_000  # of a training day
 NUM_DAYS = 7  # that are compared, the newest, where a version begins to serve again, or was not looked at
 
@@ -117,19 +118,26 @@ class _Look:
             hours = counted(round(served_for.total_seconds() / 3600), "hour")
             return replace(found, fault=f"of the day only {hours} were served, {LEAST_HOURS} are compared")
         clean = _clean(self.home)
-        same = [one for one in partitions(clean) if one.weekday() == day.weekday()]
-        same = [one for one in same if one <= self.made.night.day][-SAME_WEEKDAYS:]
+        same = weekdays_before(day, clean, until=self.made.night.day)
         if len(same) < LEAST_WEEKDAYS:
             few = f"{len(same)} of {LEAST_WEEKDAYS} {day:%A}s up to {self.made.night.day} to compare with"
             return replace(found, fault=few)
-        minute = 60 * begun.hour + begun.minute if is_first else 0
+        minutes = (60 * begun.hour + begun.minute if is_first else 0, DAY_MINUTES)
         requests = list(log.kept_rows.of(self.serving.version, kept.day))
         try:
-            compared = self._columns(requests, clean, same, minute)
+            compared = compare_requests(
+                requests,
+                self.table,
+                clean=clean,
+                days=same,
+                minutes=minutes,
+                suite_file=self.home.folder / self.params.validate_.suite,
+                params=self.params.validate_,
+            )
         except (PipelineError, OSError) as error:
             return replace(found, fault=sentence(error))
         try:
-            of_predictions = self._predictions(requests, clean, same, minute)
+            of_predictions = self._predictions(requests, clean, same, minutes)
             compared = ServedComparison(
                 columns=(*compared.columns, *of_predictions.columns),
                 unlike=(*compared.unlike, *of_predictions.unlike),
@@ -152,32 +160,8 @@ class _Look:
             ),
         )
 
-    def _columns(
-        self, requests: Sequence[KeptRows], clean: Path, same: Sequence[date], minute: int
-    ) -> ServedComparison:
-        """Returns how the columns of the requests' rows compare with those of clean days."""
-        import pyarrow as pa
-
-        table = self.table
-        path = self.home.folder / self.params.validate_.suite
-        limits = suite.load(path).drift if path.exists() else {}
-        if limits == "off":
-            return ServedComparison(columns=(), unlike=())
-        served = pa.concat_tables([conformed(one.rows, table) for one in requests])
-        before = [_from(_some(day, clean, table), table.time, minute) for day in same]
-        known = set.intersection(*(set(part.column_names) for part in before))
-        unknown = {*table.columns} - known  # the label among them
-        return compare(
-            _from(served, table.time, minute),
-            before,
-            table,
-            num_requests=len(requests),
-            limits={**limits, **dict.fromkeys([*unknown, *(f"{name} nulls" for name in unknown)], "off")},
-            params=self.params.validate_,
-        )
-
     def _predictions(
-        self, requests: Sequence[KeptRows], clean: Path, same: Sequence[date], minute: int
+        self, requests: Sequence[KeptRows], clean: Path, same: Sequence[date], minutes: tuple[int, int]
     ) -> ServedComparison:
         """Returns how the predictions compare with those of rows of clean days; of numbers only."""
         import pyarrow as pa
@@ -191,8 +175,8 @@ class _Look:
         times = pa.concat_tables([conformed(one.rows, self.table).select([time]) for one in requests])
         served = pa.table({time: times[time], **{name: [one[name] for one in answers] for name in columns}})
         compared = compare(
-            _from(served.cast(of.schema()), time, minute),
-            [_from(one.select(of.columns).cast(of.schema()), time, minute) for one in made],
+            _within(served.cast(of.schema()), time, minutes),
+            [_within(one.select(of.columns).cast(of.schema()), time, minutes) for one in made],
             of,
             num_requests=len(requests),
             limits={time: "off"},
@@ -202,6 +186,52 @@ class _Look:
             columns=tuple(f"({name})" for name in compared.columns),
             unlike=tuple((replace(one, column=f"({one.column})"), words) for one, words in compared.unlike),
         )
+
+
+def weekdays_before(day: date, clean: Path, *, until: date) -> list[date]:
+    """Returns the last clean days of that weekday up to another day, which a served day is compared with."""
+    same = [one for one in partitions(clean) if one.weekday() == day.weekday() and one <= until]
+    return same[-SAME_WEEKDAYS:]
+
+
+def compare_requests(
+    requests: Sequence[KeptRows],
+    table: Table,
+    *,
+    clean: Path,
+    days: Sequence[date],
+    minutes: tuple[int, int],
+    suite_file: Path,
+    params: ValidateParams,
+) -> ServedComparison:
+    """Returns how the columns of the rows of requests compare with those of clean days.
+
+    Args:
+        requests: one at least.
+        table: of the rows, as clients send them.
+        clean: the folder of clean rows.
+        days: of these, two at least.
+        minutes: of the day, from the first to before the second; rows of others are left out.
+        suite_file: where it is there, it has the limits of drift.
+        params: the rate of false alarms, and the limit of drift of columns without one.
+    """
+    import pyarrow as pa
+
+    limits = suite.load(suite_file).drift if suite_file.exists() else {}
+    if limits == "off":
+        return ServedComparison(columns=(), unlike=())
+    served = pa.concat_tables([conformed(one.rows, table) for one in requests])
+    before = [_within(_some(day, clean, table), table.time, minutes) for day in days]
+    known = set.intersection(*(set(part.column_names) for part in before))
+    unknown = {*table.columns} - known  # the label among them
+    return compare(
+        _within(served, table.time, minutes),
+        before,
+        table,
+        num_requests=len(requests),
+        limits={**limits, **dict.fromkeys([*unknown, *(f"{name} nulls" for name in unknown)], "off")},
+        params=params,
+    )
 
 
 def compare(
@@ -276,13 +306,21 @@ def _some(day: date, clean: Path, table: Table) -> "pa.Table":
         return pa.table({name: part.read([name])[name].take(places) for name in names})
 
 
-def _from(rows: "pa.Table", time: str, minute: int) -> "pa.Table":
-    """Returns the rows from a minute of the day on."""
+def _within(rows: "pa.Table", time: str, minutes: tuple[int, int]) -> "pa.Table":
+    """Returns the rows from a minute of the day to before another."""
     import pyarrow.compute as pc
 
-    times = rows[time]
-    minutes = pc.add(pc.multiply(pc.hour(times), 60), pc.minute(times))
-    return rows.filter(pc.greater_equal(minutes, minute)) if minute else rows
+    if minutes == (0, DAY_MINUTES):
+        return rows
+    of_rows = minutes_of_day(rows[time])
+    return rows.filter(pc.and_(pc.greater_equal(of_rows, minutes[0]), pc.less(of_rows, minutes[1])))
+
+
+def minutes_of_day(times: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    """Returns the minute of the day of each time."""
+    import pyarrow.compute as pc
+
+    return pc.add(pc.multiply(pc.hour(times), 60), pc.minute(times))
 
 
 def _pooled(parts: "Sequence[pa.ChunkedArray]") -> "pa.ChunkedArray":

@@ -21,6 +21,7 @@ from daybreak.storage.traffic_database import EXPOSURES, KEPT_ROWS, TrafficDatab
 MAX_ROWS_A_DAY = 10_000
 MAX_CHARACTERS = 10_000  # of a row and its predictions; what has more counts as several rows
 ROOM = 1.25  # times as many may be there until the others are removed
+_WITH_EXPOSURES = KEPT_ROWS.join(EXPOSURES, EXPOSURES.c.id == KEPT_ROWS.c.exposure)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +81,7 @@ class KeptRowsLog:
         day, time = KEPT_ROWS.c.day, EXPOSURES.c.time
         query = (
             sa.select(day, sa.func.min(time), sa.func.count())
-            .select_from(KEPT_ROWS.join(EXPOSURES, EXPOSURES.c.id == KEPT_ROWS.c.exposure))
+            .select_from(_WITH_EXPOSURES)
             .where(EXPOSURES.c.version == version)
             .group_by(day)
             .order_by(day)
@@ -93,10 +94,22 @@ class KeptRowsLog:
 
     def of(self, version: int, day: str) -> Iterator[KeptRows]:
         """Yields the kept requests of a day to a version, in the order of their exposures."""
+        yield from self._of_day(day, EXPOSURES.c.version == version)
+
+    def newest_of(self, experiment: str) -> Iterator[KeptRows]:
+        """Yields the kept requests of the newest day of an experiment, whichever version answered."""
+        of_it = EXPOSURES.c.experiment == experiment
+        query = sa.select(sa.func.max(KEPT_ROWS.c.day)).select_from(_WITH_EXPOSURES).where(of_it)
+        with self._database.reading() as connection:
+            day = connection.execute(query).scalar_one()
+        if day is not None:
+            yield from self._of_day(day, of_it)
+
+    def _of_day(self, day: str, those: sa.ColumnElement[bool]) -> Iterator[KeptRows]:
         query = (
             sa.select(KEPT_ROWS.c.rows, KEPT_ROWS.c.predictions)
-            .select_from(KEPT_ROWS.join(EXPOSURES, EXPOSURES.c.id == KEPT_ROWS.c.exposure))
-            .where(EXPOSURES.c.version == version, KEPT_ROWS.c.exposure.in_(_sample(day)))
+            .select_from(_WITH_EXPOSURES)
+            .where(those, KEPT_ROWS.c.exposure.in_(_sample(day)))
             .order_by(KEPT_ROWS.c.exposure)
         )
         with self._database.reading() as connection:

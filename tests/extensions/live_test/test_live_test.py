@@ -21,6 +21,7 @@ from daybreak.contract.record_parts import Live, LiveMetric
 from daybreak.contract.record_types import Evaluation, Night, Verdict
 from daybreak.contract.sections import LiveSections, Params
 from daybreak.contract.units import HOUR_S
+from daybreak.examples.shop.sold_lines import LINES
 from daybreak.extensions.live_test import live_test, slots
 from daybreak.gate import watch
 from daybreak.night import closing
@@ -29,6 +30,7 @@ from daybreak.statistics.assignment import slot_of
 from daybreak.storage import branch, ledger
 from daybreak.storage.exposures import Outcome, Shadow
 from daybreak.storage.home import Home
+from daybreak.storage.kept_rows import KeptRows
 from daybreak.storage.live_servers import RouterState
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import TrafficRow
@@ -180,9 +182,16 @@ def test_users_meet_a_challenger_only_once_enough_were_put_to_it_in_the_shadow(
     assert "in the shadow 40 of 60 users" in waits()
     assert log.traffic.read().share == 0.0
     in_the_shadow(log, 40)
+    *_, shown = log.exposures.of(log.traffic.read().experiment)
+    kept = KeptRows(day=str(datetime.now(UTC).date()), rows=[{}], predictions="[]")
+    log.exposures.write([replace(shown, id="f" * 32, kept=kept, taken=None)], [])
+    records.write(LINES, records.RUN)
     log.servers.beat(serves)
     assert "next: begin at 5%" in waits()
     assert log.traffic.read().share == 0.05
+    found = live_test.FOLDER / live_test.SHADOW_ROWS
+    assert "are too few, 100 requests are compared" in found.read_text()
+    waits()  # is known, and not asked again
 
 
 @pytest.mark.slow

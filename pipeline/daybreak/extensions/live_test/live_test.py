@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
-from daybreak.contract.record_parts import Live, LiveMetric
+from daybreak.contract.record_parts import Check, Live, LiveMetric
 from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Verdict, Version
-from daybreak.contract.sections import GateParams, LiveSections, Plug
+from daybreak.contract.sections import GateParams, LiveSections, Plug, ValidateParams
 from daybreak.contract.units import DAY_S, HOUR_S
-from daybreak.extensions.live_test import forecast, own_serving, ramp, slots
+from daybreak.extensions.live_test import forecast, own_serving, ramp, shadow_rows, slots
 from daybreak.extensions.live_test.decisions import Decision, decide
 from daybreak.extensions.live_test.guardrails import GuardrailLimits
 from daybreak.extensions.live_test.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnScore, RowScore
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 FOLDER = records.RUN / "live"
 DECIDED = FOLDER / "decided.json"
-BEFORE = "before.json"
+BEFORE, SHADOW_ROWS = "before.json", "shadow_rows.json"
 ANY_MARGIN = 0.01  # where the night's verdict on its scores has none
 NIGHTS_BACK = 14  # for one that was evaluated
 HISTORY_DAYS = 7  # of traffic, from which tonight's is forecast, and what a user scores
@@ -167,9 +167,12 @@ def _look(test: _LiveTest) -> Verdict:
         hours=(log.now() - slots.held_since(log, ours, since=test.standing.began_at)) / HOUR_S,
         over=is_over or not ours.experiment,
     )
-    waits = shadowed.waits(test.limits.ramp_users) if _has_shadow(log, test.limits) else ""
+    has_shadow = _has_shadow(log, test.limits)
+    waits = shadowed.waits(test.limits.ramp_users) if has_shadow else ""
     if waits and step.action == "raise" and not share:
         step = replace(step, action="hold", share=share, reason=waits)
+    if has_shadow and not waits:
+        finding = finding.beside(_shadow_rows(log, night, test.params.validate_))
     if why := log.traffic.why_stopped(night.id):
         decision = Decision(action="reject", reason=f"stopped by a router: {why}")
     standing = _standing(test.standing, finding, decision, ours)
@@ -213,6 +216,17 @@ def lets_open(home: Home, nights: Sequence[Night], params: LiveSections) -> bool
 def _has_shadow(log: "Log", limits: LiveTestParams) -> bool:
     """Returns whether requests are put to a challenger before users meet it, which routers alone do."""
     return limits.shadow > 0 and limits.metric is None and bool(log.servers.routers())
+
+
+def _shadow_rows(log: "Log", night: Night, params: ValidateParams) -> list[Check]:
+    """Returns how the challenger's rows compare with its training days, as found when the shadow was over."""
+    path = FOLDER / SHADOW_ROWS
+    if path.exists():
+        return [records.loads(Check, path.read_text(), source=str(path))]
+    found = shadow_rows.compared(log, night, params)
+    if found:
+        records.replace_text(path, records.dumps(found))
+    return [found] if found else []
 
 
 def _shadowed(log: "Log", experiment: str, design: Design) -> Shadowed:
