@@ -203,6 +203,8 @@ class CountingEngine:
     Workers of one world run one after the other; what they told in `total` is added to what the next told.
     """
 
+    has_rate = True
+
     def __init__(
         self,
         *,

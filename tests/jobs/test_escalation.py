@@ -82,6 +82,16 @@ def test_a_faster_machine_is_gone_to_at_the_last_moment_and_not_before():
     assert forced(replace(late, now=UNTIL.timestamp() - 600)).placement == late.placement
 
 
+def test_a_job_that_is_to_end_earlier_by_validation_is_not_late():
+    plan = plan_of(share=0.6)
+    late = running(plan, hours=1.9, share=0.4, speed=0.55)
+    cut = replace(late, num_left_out=round(0.5 * plan.num_samples))
+    assert forced(late).name == "scale up"
+    assert forced(cut) == FallbackChoice(placement=cut.placement)
+    whole, rest = (forecast(job, job.placement).rest_s for job in (late, cut))
+    assert rest == pytest.approx(whole / 6, rel=0.02)
+
+
 def test_where_none_is_sure_to_be_in_time_the_surest_is_taken_at_once():
     plan = plan_of(share=0.6)
     late = running(plan, hours=0.3, share=0.02, speed=0.25)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import ParamsError
-from daybreak.training.learning_rate import Scaled, scaled
+from daybreak.training.learning_rate import Scaled, Schedule, end_of_decay, rate_at, scaled
 
 SIZES = st.integers(1, 4096)
 
@@ -105,3 +105,27 @@ def test_adascale_is_for_sgd():
     ):
         by_rule("adam", batch_size=128, rule="adascale")
     assert by_rule("sgd", batch_size=128, rule="adascale").rate == 1
+
+
+SHARES = st.just(0.0) | st.floats(0.01, 0.95)
+
+
+@given(st.floats(1.0, 999.0), SHARES, SHARES, st.sampled_from(["stable", "linear", "cosine", "constant"]))
+def test_a_rate_that_begins_to_fall_anywhere_falls_without_a_jump_to_0(
+    seen, warmup, decay, schedule: Schedule
+):
+    run = {"num_samples": 1000, "warmup": warmup, "decay": decay, "peak": 1.0, "schedule": schedule}
+    given_end = {name: value for name, value in run.items() if name != "peak"}
+    end = end_of_decay(seen, **given_end)
+    assert seen <= end <= 1000
+    before, after = rate_at(seen, end=1000, **run), rate_at(seen, end=end, **run)
+    if end > seen:
+        assert after == pytest.approx(before, abs=1e-6)
+    if decay and end < 1000:
+        assert rate_at(end, end=end, **run) == pytest.approx(0, abs=1e-6)
+
+
+def test_progress_that_is_ahead_of_the_samples_moves_the_schedule_and_no_early_end():
+    run = {"num_samples": 400, "warmup": 0.0, "decay": 0.5, "peak": 1.0}
+    assert rate_at(45, end=60, progress=150, **run) == rate_at(45, end=60, **run) == 0.5
+    assert rate_at(45, end=400, progress=300, **run) == 0.5

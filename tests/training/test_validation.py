@@ -63,8 +63,11 @@ class Passing(LineWorkload):
 class Run:
     """A run of a recipe over the samples that it is not validated on."""
 
-    def __init__(self, folder: Path, made: Recipe, *, best: float = 0.75) -> None:
-        workload = Passing(best)
+    def __init__(
+        self, folder: Path, made: Recipe, *, best: float = 0.75, workload: Passing | None = None
+    ) -> None:
+        workload = workload or Passing(best)
+        write_curve(folder, num_samples=NUM_ALL)
         data = workload.dataset(folder, "train")
         self.engine = TorchEngine(workload, data, seed=1, micro_batch_size=SIZE, tuning=Tuning())
         average = None
@@ -97,7 +100,7 @@ class Run:
 
 def job(**changed: Any) -> Recipe:
     values = {"peak": 0.1, "warmup": 0.0, "decay": 0.0, "validation": PATIENCE} | changed
-    return recipe(num_samples=300, batch_size=SIZE, **values)
+    return recipe(**{"num_samples": 300, "batch_size": SIZE} | values)
 
 
 @pytest.fixture
@@ -119,6 +122,37 @@ def test_the_best_weights_are_the_model_and_a_run_that_only_gets_worse_ends(fold
     assert modes == [True, True, False]  # as they were
 
 
+class Between(Passing):
+    """A weight that jumps to and fro over `best` by as much as the rate."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return (model[0].weight.expand(len(batch["x"]), 1)[:, 0] - self.best).abs()
+
+
+def test_a_run_that_gets_no_better_at_its_peak_does_where_its_rate_falls(folder):
+    at_once, falling = (
+        Run(folder / name, job(peak=0.125, decay=decay), workload=Between(0.8125))
+        for name, decay in (("at once", 0.0), ("falling", 0.5))
+    )
+    assert at_once.until(math.inf) == falling.until(math.inf) == "validation"
+    assert (at_once.trainer.seen, falling.trainer.seen) == (120, 240)  # of 300
+    assert abs(at_once.weight - 0.8125) == pytest.approx(0.0625, abs=1e-6)  # half of the rate
+    assert abs(falling.weight - 0.8125) < 0.02
+
+
+def test_patience_counts_again_while_the_rate_falls(folder):
+    run = Run(folder, job(decay=0.6))
+    assert run.until(math.inf) == "validation"
+    assert run.weight == pytest.approx(0.8)
+    assert run.trainer.seen == 140 + 60  # and not 350, where the rate is 0
+
+
+def test_a_rate_that_falls_already_falls_to_the_end(folder):
+    run = Run(folder, job(decay=0.6, num_samples=180))
+    assert run.until(math.inf) == "finished"
+    assert run.validator.scores[-1][0] == 180
+
+
 def test_a_run_that_gets_better_goes_on_to_its_end_and_is_validated_there(folder):
     run = Run(folder, job(), best=100.0)
     assert run.until(math.inf) == "finished"
@@ -135,22 +169,24 @@ def test_without_patience_a_run_goes_on_and_keeps_the_best(folder):
 
 
 @pytest.mark.parametrize("averaging", [Averaging(), Averaging(ema=0.5)])
+@pytest.mark.parametrize("decay", [0.0, 0.25])
 def test_a_run_that_is_stopped_anywhere_keeps_the_same_weights_and_ends_at_the_same_update(
-    folder, tmp_path, averaging
+    folder, averaging, decay
 ):
-    left_alone = Run(folder, job(averaging=averaging))
+    made = job(averaging=averaging, decay=decay)
+    left_alone = Run(folder, made)
     assert left_alone.until(math.inf) == "validation"
-    for update in (3, 8, 9, 13):
+    for update in (3, 8, 9, 13, *range(14, left_alone.trainer.num_updates)):
         again = folder / f"stopped {update}"
-        write_curve(again, num_samples=NUM_ALL)
         for until in (update, math.inf):
-            run = Run(again, job(averaging=averaging))
+            run = Run(again, made)
             run.until(until)
         assert run.trainer.num_updates == left_alone.trainer.num_updates
         assert run.validator.scores == left_alone.validator.scores
         assert run.weight == left_alone.weight
+        assert float(run.engine.weights()["0.weight"]) == float(left_alone.engine.weights()["0.weight"])
     run.trainer.save()  # as the worker does at the end
-    ended = Run(again, job(averaging=averaging))
+    ended = Run(again, made)
     assert ended.until(math.inf) == "validation"
     assert ended.trainer.num_updates == left_alone.trainer.num_updates
 
@@ -259,16 +295,14 @@ class Slow(Passing):
         return super().score(model, batch)
 
 
-def test_a_validation_is_not_taken_for_a_loss_of_speed(folder):
-    workload = Slow(best=100)
+def slow(folder: Path, *, best: float, decay: float, seconds: float) -> tuple[Trainer, list[Progress]]:
+    """A run of 20 s, and 60 s of validations, with its heartbeats."""
+    workload = Slow(best=best)
     data = workload.dataset(folder, "train")
     engine = TorchEngine(workload, data, seed=1, micro_batch_size=SIZE, tuning=Tuning())
-    num_samples = 20_000  # 20 s, and 60 s of validations
-    validation = Validation(num_samples=NUM_VALIDATED, num_scored=8, every=num_samples // 20, patience=3)
-    until = datetime.fromtimestamp(Slow.now + 100, UTC)
-    made = recipe(
-        num_samples=num_samples, batch_size=SIZE, peak=1e-3, validation=validation, train_until=until
-    )
+    validation = Validation(num_samples=NUM_VALIDATED, num_scored=8, every=1000, patience=3)
+    until = datetime.fromtimestamp(Slow.now + seconds, UTC)
+    made = job(num_samples=20_000, peak=1e-3, decay=decay, validation=validation, train_until=until)
     heartbeats: list[Progress] = []
     trainer = Trainer(
         engine,
@@ -281,9 +315,30 @@ def test_a_validation_is_not_taken_for_a_loss_of_speed(folder):
         executor=AtOnce(),
         validator=Validator(engine, validation, num_all=len(data)),
     )
+    return trainer, heartbeats
+
+
+def test_a_validation_is_not_taken_for_a_loss_of_speed(folder):
+    trainer, heartbeats = slow(folder, best=100, decay=0.3, seconds=100)
     assert trainer.run().stopped_by == "finished"
-    assert {beat.end for beat in heartbeats} == {num_samples}
+    assert {beat.end for beat in heartbeats} == {20_000}
     assert min(beat.samples_per_s for beat in heartbeats) > 900
+
+
+def test_an_end_by_validation_is_not_put_off_as_there_is_time(folder):
+    trainer, heartbeats = slow(folder, best=0.5, decay=0.25, seconds=1000)
+    assert trainer.run().stopped_by == "validation"
+    assert trainer.seen == 10_670  # with patience out at 8,000
+    assert [beat.end for beat in heartbeats] == [beat.num_samples for beat in heartbeats]
+    assert {beat.num_samples for beat in heartbeats if beat.seen > 8000} == {10_670}
+    assert heartbeats[-1].rate < 1e-5
+
+
+def test_a_deadline_brings_the_end_by_validation_forward(folder):
+    trainer, heartbeats = slow(folder, best=0.5, decay=0.25, seconds=37)
+    assert trainer.run().stopped_by == "deadline"
+    assert heartbeats[-1].end < heartbeats[-1].num_samples == 10_670
+    assert heartbeats[-1].rate < 5e-5
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**9))

@@ -392,8 +392,8 @@ class TrainParams(Section):
     validated, and on which it does not train. The weights with the best score there are the model. 0: no
     validation."""
     patience: int | None = Field(None, ge=1)
-    """Validations in a row without a better score after which training ends; there are up to 20 in all.
-    Empty: it goes on."""
+    """Validations in a row without a better score after which the rate falls to 0, over the share `decay`,
+    and training ends; there are up to 20 in all. Trees, and `decay: 0`, end at once. Empty: it goes on."""
     cold_every: int = Field(7, ge=1)
     """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights,
     unless the gate asks for a cold start (docs/gate.md)."""

@@ -192,7 +192,7 @@ def _finishes_early(job: ObservedJob, placement: Placement) -> bool:
     # Twice the trainer's margin, as the trainer uses the rate of the last second, which is rarely the mean.
     reach = max(0.0, (1 - 2 * MARGIN) * left_s * rate_on(job, placement).samples_per_s)
     end = job.seen + reach
-    return end < job.plan.num_samples and reach <= job.decay * end
+    return end < job.num_samples and reach <= job.decay * end
 
 
 def _can_be_bought(job: ObservedJob, placement: Placement) -> bool:

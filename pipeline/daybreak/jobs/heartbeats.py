@@ -38,6 +38,11 @@ class Heartbeats:
         return self.beats[-1].seen if self.beats else 0
 
     @property
+    def num_samples(self) -> int:
+        """Number of samples that the job trains on if time suffices; 0 where none is known yet."""
+        return self.beats[-1].num_samples if self.beats else 0
+
+    @property
     def batch_sizes(self) -> list[int]:
         """Batch sizes of the newest heartbeats, in order; 0 first, as of a job that has not begun."""
         return [0, *(beat.batch_size for beat in self.beats)]

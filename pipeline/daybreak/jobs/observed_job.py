@@ -37,6 +37,7 @@ class ObservedJob:
     state: Standing
     since: float  # when it entered that state
     seen: int = 0  # samples trained on, by the last heartbeat
+    num_left_out: int = 0  # of the plan's samples, as validation found nothing better for long
     starting_s: float = 0.0  # until its machines have started
     rate: Rate | None = None  # measured on this placement
     device_use: float | None = (
@@ -55,6 +56,11 @@ class ObservedJob:
     num_moves: int = 0  # that nothing forced (moves.py)
     to_save: bool = False  # cheaper machines are looked for
     loss_rose: bool = False  # since it left `before`
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that the job trains on if time suffices."""
+        return self.plan.num_samples - self.num_left_out
 
 
 def observe(
@@ -102,6 +108,7 @@ def observe(
         state=standing,
         since=began,
         seen=heartbeats.seen,
+        num_left_out=plan.num_samples - heartbeats.num_samples if heartbeats.num_samples else 0,
         starting_s=0.0 if heard else max(0.0, start_s(plan) - (now - began)),
         rate=heartbeats.rate(since=here[0].at) if here else None,
         device_use=heartbeats.device_use(since=here[0].at) if here else None,

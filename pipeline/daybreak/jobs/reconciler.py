@@ -135,16 +135,16 @@ class Reconciler:
             worker_errors.leave(self.folder, hang, rank=-1)
             self.attempts.change(leaving=True, hung=True)
             self._cancel(now)
-        if beat and beat.end:
-            self._note_early_end(now, beat.end)
         observed = self._observed(now, state)
+        if beat and beat.end:
+            self._note_early_end(now, beat.end, total=observed.num_samples)
         choice = decide(observed)
         if now < self.deadline and choice.placement and choice.placement.rental != last.placement.rental:
             self.attempts.change(leaving=True, to=choice.placement, taken=self._taken(now, choice))
             self._cancel(now)
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
-        total, ahead = self.recipe.num_samples, forecast(observed, observed.placement)
+        total, ahead = observed.num_samples, forecast(observed, observed.placement)
         progress = self.heartbeats.sentence(num_samples=total, ahead=ahead)
         raise NotYet(f"job {self.folder.name}: {progress}", share=beat.seen / total)
 
@@ -275,9 +275,8 @@ class Reconciler:
             return None
         return _taking(self.folder.name, now, choice.name, usd=choice.usd, reason=choice.reason)
 
-    def _note_early_end(self, now: float, end: int) -> None:
+    def _note_early_end(self, now: float, end: int, *, total: int) -> None:
         """Records that the trainer lets the rate decay to end by a limit: a fallback of its own."""
-        total = self.recipe.num_samples
         if end < total and not self.attempts.has_taken("finish early"):
             limit = ended_early_by(self.folder, self.recipe)
             reason = f"the {limit} comes before the end: {end:,} of {total:,} samples, with the rate decayed"
@@ -303,7 +302,7 @@ class Reconciler:
     def _collect(self, now: float) -> Training:
         result = records.read(Result, self.folder)
         if result.stopped_by in {"deadline", "budget"} and not self.attempts.has_taken("checkpoint"):
-            self._note_early_end(now, result.num_samples)
+            self._note_early_end(now, result.num_samples, total=self.recipe.num_samples)
         self.budget.pay(now, None)  # the job costs nothing after its end
         usd = self.budget.spent_usd
         return collector.collect(self.folder, self.attempts, cost_usd=usd, logs=self._logs(), into=self.into)

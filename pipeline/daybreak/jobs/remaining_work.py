@@ -30,7 +30,7 @@ def forecast(job: ObservedJob, placement: Placement) -> Outlook:
     every_s = spot.mean_time_to_loss_s if spot else mean_time_to_loss_s(placement.rental)
     return outlook(
         rate_on(job, placement),
-        todo=job.plan.num_samples - job.seen,
+        todo=job.num_samples - job.seen,
         left_s=job.deadline - job.now,
         start_s=startup_s(job, placement),
         risk=Risk(
@@ -67,11 +67,11 @@ def remaining_s(job: ObservedJob, placement: Placement, *, at_most: bool = True)
     """Returns how long the rest takes on a placement that is started now, in seconds."""
     if placement.rental in job.earlier and placement.rental != job.placement.rental:
         rate = job.earlier[placement.rental]
-        work_s = (job.plan.num_samples - job.seen) / rate.samples_per_s
+        work_s = (job.num_samples - job.seen) / rate.samples_per_s
         z = NORMAL.inv_cdf(max(0.5, job.confidence)) if at_most else 0.0
         return start_s(job.plan) + work_s * exp(z * rate.spread(work_s))
     whole_s = _longest_s(job, placement) if at_most else placement.expected_s
-    share = 1 - job.seen / job.plan.num_samples
+    share = (job.num_samples - job.seen) / job.plan.num_samples
     before_s = min(start_s(job.plan), whole_s)
     return before_s + (whole_s - before_s) * share * _slower(job, placement) / _growth(job, placement)
 

@@ -177,12 +177,29 @@ def _moments(entry: Entry) -> Iterator[TimelineEntry]:
         yield TimelineEntry(at=entry.closed_at, what="closed")
 
 
+FEWEST_VALIDATIONS = 5  # fewer are no curve
+MOST_HELPFUL = 0.8  # share of the samples after which a best score is near the end
+
 STOPPED = {
     "finished": "to its end",
-    "validation": "as validation found nothing better",
+    "validation": "earlier, as validation found nothing better",
     "deadline": "by the deadline",
     "budget": "by the budget",
 }
+
+
+def learning(training: Training) -> str:
+    """Returns what the learning curve says about training on fewer samples; "" where that is nothing."""
+    if len(training.validations) < FEWEST_VALIDATIONS:
+        return ""
+    best_at, _ = max(training.validations, key=lambda each: each[1])
+    last_at, _ = training.validations[-1]
+    if best_at > MOST_HELPFUL * last_at:
+        return ""
+    found = f"What was trained on after {formats.count(best_at)} samples brought nothing better"
+    if training.stopped_by != "finished":
+        return f"{found}."
+    return f"{found}: with train.patience, such a run ends earlier; or try fewer train.epochs."
 
 
 def checks(entry: Entry) -> list[Check]:

@@ -73,6 +73,7 @@ class Engine(Protocol):
     rank: int
     world_size: int
     least_share: int  # samples of a share that is not empty, where the batch has as many: 2 for BatchNorm
+    has_rate: bool  # its updates follow the learning rate
 
     def prepare(self, indices: Indices, *, progress: TrainingProgress = START) -> None:
         """Starts to load a share that `step` will soon be called with, at this progress of the run."""
@@ -110,6 +111,7 @@ class TorchEngine:
     take updates between those that are summed (`step`).
     """
 
+    has_rate = True
     can_score = True  # samples, between updates
     takes_all = True  # that a class may have: several optimizers, weights that thaw, float16
 

@@ -37,7 +37,7 @@ class EstimatorEngine:
     """
 
     rank, world_size, least_share = 0, 1, 1
-    can_score = True
+    has_rate, can_score = False, True
     devices = "CPU"
     sync: Sync = EVERY_UPDATE
     waited_s: float | None = None

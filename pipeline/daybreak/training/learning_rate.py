@@ -1,8 +1,8 @@
 """Computes the learning rate from the progress of training and the size of the batch.
 
-Warm-up, stable, decay (WSD; Hu et al. 2024): the decay may start at any moment, so a run that falls behind
-can end early and still end well. Other schedules (Loshchilov & Hutter 2017 for the cosine) know the end from
-the beginning; a run of theirs that falls behind decays early, too.
+Warm-up, stable, decay (WSD; Hu et al. 2024): the decay may start at any moment, so a run that falls behind,
+or whose validation finds nothing better, can end early and still end well. Other schedules (Loshchilov &
+Hutter 2017 for the cosine) know the end from the beginning; a run of theirs that ends early decays, too.
 
 A rate is configured for batches of one size. On batches k times as large, an update of
 
@@ -55,11 +55,13 @@ def rate_at(
     peak: float,
     schedule: Schedule = "stable",
     own: OwnSchedule | None = None,
+    progress: float = 0.0,
 ) -> float:
     """Returns the learning rate of the update whose batch is centred on position `seen`.
 
     The rate rises linearly to `peak` over the share `warmup` of `num_samples`, and goes on by its schedule.
-    Where the run has to `end` earlier, it falls linearly to 0 over the last share `decay` up to there.
+    Where the run is to `end` earlier, it falls linearly to 0 over the last share `decay` up to there. Where
+    `progress`, in samples, is ahead of `seen`, the schedule goes by that.
 
     By the schedule `stable` the rate stays at its peak until the last share `decay`, over which it falls
     linearly to 0; by `linear` and `cosine` it falls to 0 from the warm-up on; by `constant` it stays. With
@@ -72,19 +74,62 @@ def rate_at(
     >>> [round(rate_at(seen, **run, schedule="cosine"), 2) for seen in (5, 10, 55, 100)]
     [0.5, 1.0, 0.5, 0.0]
     """
-    done = seen / num_samples
+    position = max(seen, progress)
+    done = position / num_samples
     ending = _falling(seen, end, decay) if end < num_samples else 1.0
     if own:
         return peak * own(done) * ending
     rising = done / warmup if warmup > 0 else 1.0
-    after = min(1.0, max(0.0, (done - warmup) / (1 - warmup)))  # of the samples after the warm-up
-    factor = {
-        "stable": _falling(seen, num_samples, decay),
-        "linear": 1 - after,
-        "cosine": (1 + math.cos(math.pi * after)) / 2,
-        "constant": 1.0,
-    }
-    return peak * max(0.0, min(rising, factor[schedule], ending))
+    factor = _after_warmup(position, num_samples=num_samples, warmup=warmup, decay=decay, schedule=schedule)
+    return peak * max(0.0, min(rising, factor, ending))
+
+
+def end_of_decay(
+    seen: float,
+    *,
+    num_samples: float,
+    warmup: float,
+    decay: float,
+    schedule: Schedule = "stable",
+    progress: float = 0.0,
+) -> float:
+    """Returns where a run ends whose rate falls to 0 from position `seen` on, as it does before an early end.
+
+    From its peak that takes the last share `decay` of the run: the end is at seen / (1 - decay). Where the
+    schedule has brought it down to a factor f of the peak, there is as much less left to fall: at
+    seen / (1 - f decay). A rate that falls to 0 by `num_samples` as it is, as that of `stable` does in its
+    decay, goes on to there.
+
+    >>> run = {"num_samples": 100, "warmup": 0.0, "decay": 0.5}
+    >>> [round(end_of_decay(seen, **run)) for seen in (20, 40, 70)]
+    [40, 80, 100]
+    >>> [round(end_of_decay(seen, **run, schedule="cosine")) for seen in (20, 50, 90)]
+    [37, 67, 91]
+    """
+    factor = 1.0  # also of a schedule of the class's own, which an early end multiplies
+    if schedule != "own":
+        position = max(seen, progress)
+        factor = _after_warmup(
+            position, num_samples=num_samples, warmup=warmup, decay=decay, schedule=schedule
+        )
+    left = 1 - max(0.0, factor) * decay
+    return min(num_samples, seen / left) if left > 0 else num_samples
+
+
+def _after_warmup(
+    position: float, *, num_samples: float, warmup: float, decay: float, schedule: Schedule
+) -> float:
+    """Returns the factor of the peak by a schedule, without the warm-up before it."""
+    after = min(1.0, max(0.0, (position / num_samples - warmup) / (1 - warmup)))
+    match schedule:
+        case "stable":
+            return _falling(position, num_samples, decay)
+        case "linear":
+            return 1 - after
+        case "cosine":
+            return (1 + math.cos(math.pi * after)) / 2
+        case _:
+            return 1.0
 
 
 def _falling(seen: float, end: float, decay: float) -> float:

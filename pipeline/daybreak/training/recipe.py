@@ -26,7 +26,7 @@ CHAMPION = Path("data/champion")
 FACTS = CHAMPION / "model.json"
 # Parts of a checkpoint; the first that it has is the model: the best by validation, then the average.
 BEST, AVERAGE, NEWEST = "best", "average", "model"
-FORM = 3  # of checkpoints: raise it where those of before can no longer be read, so that a job begins anew
+FORM = 4  # of checkpoints: raise it where those of before can no longer be read, so that a job begins anew
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
 MOVING = "moving"  # touched where a heartbeat finds no space on the disk, and while no update is taken
 
@@ -248,7 +248,7 @@ class Validation(Record):
     num_samples: int = 0  # the newest of all, which are not trained on; 0: there is no validation
     num_scored: int = 0  # of these, spread over them, each time
     every: int = 0  # samples trained on from one validation to the next
-    patience: int = 0  # validations without a better score, after which the run ends; 0: it goes on
+    patience: int = 0  # validations without a better score, after which the rate falls to the end; 0: never
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,6 +371,7 @@ class Progress(Record):
     batch_size: int = 0  # of the newest update
     noise_scale: float | None = None  # of gradients, in samples; None: too few measurements
     end: int = 0  # predicted end of the run, in samples; 0: unknown
+    num_samples: int = 0  # it would end there if time suffices: earlier where validation found nothing better
     device: str = ""  # of all workers, `2 x NVIDIA L4`
     device_use: float | None = None  # share of the time that worker 0's waited for no samples; None: not told
 

@@ -25,7 +25,7 @@ from daybreak.training.checkpoint_copies import CheckpointCopies
 from daybreak.training.checkpoint_saver import Saver
 from daybreak.training.engine import Engine
 from daybreak.training.gradients import Signals
-from daybreak.training.learning_rate import MARGIN, OwnSchedule, Scaled, rate_at
+from daybreak.training.learning_rate import MARGIN, OwnSchedule, Scaled, end_of_decay, rate_at
 from daybreak.training.recipe import Progress, Recipe
 from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sample_order import Indices
@@ -94,9 +94,10 @@ class Trainer:
         self.seen = 0
         self.num_updates = 0
         self.audit = SampleAudit(self._order)
-        self.end = recipe.num_samples  # where this run ends; a deadline may bring it forward
+        self.end = recipe.num_samples  # where this run ends; a deadline or validation may bring it forward
+        self._decays_to: int | None = None  # where it ends by validation, once patience has run out
         self._meter = _Meter(clock())
-        self._validated_s, self._is_over = 0.0, False  # seconds of the last validation; it ended the run
+        self._validated_s = 0.0  # seconds of the last validation
         self._nothing_left = False  # no update would change anything
         # Position and samples of each next share of this worker, and the sizes of all workers' shares.
         self._ahead: deque[tuple[int, Indices, Sizes]] = deque()
@@ -145,8 +146,12 @@ class Trainer:
                 size = self.batch_schedule.size(self.seen)
                 self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
         self._meter = _Meter(self._clock(), seen=self.seen)
-        found_nothing = bool(self._validator and self._validator.is_over)
-        self._is_over = found_nothing and self.seen < self.recipe.num_samples
+        self._decays_to = state.scalars["decays_to"]
+
+    @property
+    def _last(self) -> int:
+        """Where the run ends if time suffices."""
+        return self.recipe.num_samples if self._decays_to is None else self._decays_to
 
     def run(self) -> RunOutcome:
         """Trains to the end; every worker calls it, and all return at the same update."""
@@ -157,7 +162,7 @@ class Trainer:
             if signals.resize_to:
                 self._resize(signals.resize_to)
             if signals.end_in and not self._nothing_left:
-                self.end = self._after(signals.end_in - 1)
+                self.end = min(self._last, self._after(signals.end_in - 1))
             if self._validator and self._validator.is_due(before, self.seen, end=self.end):
                 self._validate(self._validator)
             if signals.save or signals.stop:
@@ -166,19 +171,41 @@ class Trainer:
                 self.saver.wait()
                 return self._outcome("terminated")
         whole = self.seen >= self.recipe.num_samples or self.batch_schedule.done or self._nothing_left
-        if self._is_over:
+        if self.seen >= self._last and not whole:
             return self._outcome("validation")
         return self._outcome("finished" if whole else "deadline")
 
     def _validate(self, validator: Validator) -> None:
-        """Scores the weights, and ends the run where nothing better came for long."""
+        """Scores the weights, and brings the end forward where nothing better came for long."""
         began = self._clock()
         validator.validate(self.seen)
         self._validated_s = self._clock() - began
         self._meter.leave_out(self._validated_s)
-        self._is_over = validator.is_over and self.seen < self.end
-        if self._is_over:
-            self.end = self.seen
+        if validator.is_over and self.seen < self.end:
+            self._decays_to = self.seen if self._decays_to is not None else self._end_of_decay()
+            self.end = min(self.end, self._decays_to)
+            validator.begin_again()
+
+    def _end_of_decay(self) -> int:
+        """Returns where the run ends whose rate falls from here on: after whole batches.
+
+        What has no rate, as trees have none, ends here.
+        """
+        recipe, size = self.recipe, self.batch_schedule.size(self.seen)
+        if not self.engine.has_rate:
+            return self.seen
+        end = end_of_decay(
+            self.seen,
+            num_samples=recipe.num_samples,
+            warmup=max(recipe.rate.warmup, self._scaled.warmup),
+            decay=recipe.rate.decay,
+            schedule=recipe.rate.schedule,
+            progress=self.batch_schedule.position,
+        )
+        end = min(recipe.num_samples, self.seen + size * math.ceil((end - self.seen) / size))
+        if not self.engine.rank:
+            log.info("validation found nothing better for long: the rate falls from %d to %d", self.seen, end)
+        return end
 
     def _outcome(self, stopped_by: Literal["finished", "validation", "deadline", "terminated"]) -> RunOutcome:
         return RunOutcome(
@@ -202,6 +229,7 @@ class Trainer:
             **state.scalars,
             "num_updates": self.num_updates,
             "end": self.end,
+            "decays_to": self._decays_to,
             "sample_audit": self.audit.save(),
             "pace": self.batch_schedule.save(),
         }
@@ -295,7 +323,7 @@ class Trainer:
             return 1
         if not self._meter.samples_per_s:
             return 0
-        total, size = self.recipe.num_samples, self.batch_schedule.size(self.seen)
+        total, size = self._last, self.batch_schedule.size(self.seen)
         reach = (1 - MARGIN) * left_s * self._meter.samples_per_s
         end = self.seen + reach
         too_early = self.end < total and (end >= total or end > self.end + REGAIN * total)
@@ -323,6 +351,7 @@ class Trainer:
                 batch_size=self.batch_schedule.size(self.seen - 1),
                 noise_scale=self.batch_schedule.noise_scale,
                 end=self.end,
+                num_samples=self._last,
             )
         )
 
@@ -340,7 +369,8 @@ class Trainer:
             self._scaled_for = size
         by_gain = self.batch_schedule.gain(size) if recipe.rate.scaling == "adascale" else 1.0
         return rate_at(
-            max(position, self.batch_schedule.position),
+            position,
+            progress=self.batch_schedule.position,
             num_samples=recipe.num_samples,
             end=self.end,
             warmup=max(recipe.rate.warmup, self._scaled.warmup),

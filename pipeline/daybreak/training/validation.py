@@ -1,8 +1,9 @@
-"""Validates a run during training, keeps the best weights, and ends the run when scores stop improving.
+"""Validates a run during training, keeps the best weights, and says when scores have stopped improving.
 
 The samples are the newest before those that are held out, so that they are later than all that is trained on.
 Whatever happens to a run, it is validated at the same positions, by the same samples: one that was killed and
-resumed keeps the same weights, and ends at the same update.
+resumed keeps the same weights, and ends at the same update. When patience runs out, the trainer lets the rate
+fall, which may bring better scores (Hu et al. 2024), and patience counts again.
 """
 
 import logging
@@ -67,12 +68,17 @@ class Validator:
         self._samples = np.linspace(first, num_all - 1, validation.num_scored).round().astype(np.int64)
         self.scores: list[tuple[int, float]] = []  # samples trained on until then, and the mean score
         self._best: dict[str, Tensor] = {}
+        self._num_before = 0  # validations that patience no longer counts
 
     @property
     def is_over(self) -> bool:
-        """Returns whether so many validations found nothing better that the run ends."""
+        """Returns whether patience has run out: so many validations in a row found nothing better."""
         patience = self._validation.patience
-        return bool(patience) and len(self.scores) - 1 - self._best_at() >= patience
+        return bool(patience) and len(self.scores) - max(self._best_at() + 1, self._num_before) >= patience
+
+    def begin_again(self) -> None:
+        """Lets patience count from the next validation on."""
+        self._num_before = len(self.scores)
 
     def is_due(self, before: int, seen: int, *, end: int) -> bool:
         """Returns whether the update from position `before` to `seen` is followed by a validation."""
@@ -117,6 +123,7 @@ class Validator:
         if self._best:
             state.tensors[BEST] = self.weights()
         state.scalars["validations"] = list(self.scores)  # which is written later
+        state.scalars["validations_before"] = self._num_before
 
     def load(self, state: TrainingState) -> None:
         """Takes scores and best weights of a state over."""
@@ -124,3 +131,4 @@ class Validator:
         kept: dict[str, Any] = self._engine.shares(state.tensors.get(BEST, {}))
         self._best = {name: weight.to(own[name].device, copy=True) for name, weight in kept.items()}
         self.scores = [(seen, score) for seen, score in state.scalars.get("validations", ())]
+        self._num_before = state.scalars["validations_before"]

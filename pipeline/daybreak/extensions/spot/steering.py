@@ -118,9 +118,9 @@ def place(plan: Plan, job: ObservedJob) -> Place | None:
     )
     # What a lost machine had saved is not known here: the work since a whole interval counts as lost.
     unsaved_s = 0.0 if running else plan.checkpoint_every_s
-    work_s = plan.forecast.expected_s
-    done_s = max(0.0, job.seen / plan.num_samples * work_s - unsaved_s)
-    planned = plan.num_samples / work_s
+    planned = plan.num_samples / plan.forecast.expected_s
+    work_s = job.num_samples / planned
+    done_s = max(0.0, job.seen / planned - unsaved_s)
     return decide(
         SpotState(
             now_s=job.now,
