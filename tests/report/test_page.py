@@ -229,6 +229,22 @@ def test_whatever_ended_training_is_told_with_its_validations(folder: Path, stop
     assert "2 validations on the newest training days: −0.500 after 500 samples, −0.250 after 1,000" in text
 
 
+def test_a_learning_curve_says_where_more_samples_did_not_help(folder: Path) -> None:
+    entry = only(whole(), "plan", "training")
+    assert entry.training
+
+    def told(best: int, stopped_by: str = "finished") -> str:
+        curve = tuple((100 * n, -1.0 - abs(n - best)) for n in range(1, 11))
+        ended = replace(entry.training, stopped_by=stopped_by, validations=curve)
+        return page(Home.here(), lay(replace(entry, training=ended), folder), [])
+
+    in_vain = "What was trained on after 400 samples brought nothing better"
+    assert "Learning curve: the best of 10 scores after 400 samples" in told(4)
+    assert f"{in_vain}: with train.patience, such a run ends earlier" in text_of(told(4))
+    assert f"{in_vain}." in text_of(told(4, stopped_by="validation"))
+    assert in_vain.partition(" 400")[0] not in text_of(told(9))
+
+
 def test_every_record_has_its_figures_on_the_page(first: str) -> None:
     text = text_of(first)
     assert [figure for figure in FIGURES if figure not in text] == []

@@ -140,6 +140,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         within_interval=within_interval,
         stopped=evidence.STOPPED,
         waits=outcome.waits,
+        learning=evidence.learning(entry.training) if entry.training else "",
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,
         segment_effect=outcome.segment_effect,
@@ -184,6 +185,9 @@ def _charts(
     nights = figures.until(entry, history)
     drawn = {
         "used": figures.used(entry, entry.plan) if entry.plan else None,
+        "validations": charts.validations(entry.training.validations)
+        if entry.training and len(entry.training.validations) > 1
+        else None,
         "drift": figures.drift(entry.report.drift) if entry.report and entry.report.drift else None,
         "slow_drift": charts.slow_drift(entry.report.trends[:SHOWN_TRENDS])
         if entry.report and entry.report.trends
