@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     )
     from daybreak.contract.workload import (
         EPOCH,
+        GROUP,
         UNIT,
         Batch,
         Prepared,
@@ -139,7 +140,8 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     "TrainingProgress",  # where a run is, for a `loss` that asks for it
     "Batch",  # samples together, as the data set makes them
     "Split",  # "train", "test" or "serve"
-    "UNIT",  # name of the array that says which samples belong together
+    "UNIT",  # name of the array that says which samples are of the same unit
+    "GROUP",  # name of the array that says which samples are of the same group, and so of the same batch
     "EPOCH",  # day 0 of days in arrays
     # How good it is
     "Metric",  # base class of a metric of your own

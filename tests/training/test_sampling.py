@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
 from daybreak.contract.errors import JobError, ParamsError
-from daybreak.contract.workload import collated
+from daybreak.contract.workload import GROUP, collated
 from daybreak.training.micro_batch import MicroBatches
 from daybreak.training.sample_audit import SampleAudit
 from daybreak.training.sampling import SampleOrder, Sampling
@@ -215,9 +215,15 @@ def test_the_classes_of_the_docs_weigh_and_collate():
     page = (ROOT / "docs/own-data.md").read_text()
     section = page[page.index("### Weighted and balanced") : page.index("### Losses over a batch")]
     names: dict[str, Any] = {"TableWorkload": object, "np": np, "torch": torch, "pad_sequence": pad_sequence}
+    names["GROUP"] = GROUP
     names["read"] = lambda folder: [[1, 2], [3], [4, 5, 6]]
     for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
         exec(code, names)
+    score, clicked = torch.tensor([1.0, 2.0, 0.0]), torch.tensor([1.0, 0.0, 1.0])
+    batch = {"clicked": clicked, names["GROUP"]: torch.tensor([7, 7, 8])}
+    encoded = names["Results"]().encode(lambda _: score[:, None], batch)
+    lost = names["Results"]().batch_loss(encoded)
+    assert lost.tolist() == pytest.approx([math.log(1 + math.e), 0, 0])
     assert names["Payments"]().weights(lambda name: np.array([1, 0])).tolist() == [20.0, 1.0]
     lists = names["Histories"](None)
     assert Sampling.of(lists).lengths.tolist() == [2, 1, 3]  # type: ignore[union-attr]
@@ -229,6 +235,107 @@ def test_passes_have_more_samples_where_these_are_short():
     passes = MicroBatches(4, lengths=lengths, on_shrink=lambda size: None)
     assert [len(part) for part in passes.split(np.arange(8))] == [4, 4]
     assert [len(part) for part in passes.split(np.arange(8, 48))] == [20, 20]
+
+
+@given(
+    groups=st.lists(st.integers(-3, 9), min_size=1, max_size=120),
+    batch_size=st.integers(1, 40),
+    least=st.integers(1, 2),
+    first_sample=st.integers(0, 3),
+)
+def test_rows_of_a_group_are_in_the_same_batch_in_every_epoch(groups, batch_size, least, first_sample):
+    number = len(groups) - first_sample
+    if number < 1:
+        return
+    order = SampleOrder(
+        seed=2,
+        num_samples=number,
+        first_sample=first_sample,
+        sampling=Sampling(groups=np.array(groups)),
+        batch_size=batch_size,
+        least=least,
+    )
+    own = batches(order, until=3 * number)
+    assert all(len(part) >= least for part in own) or number < least
+    for epoch in range(3):
+        positions = np.cumsum([len(part) for part in own])
+        assert (epoch + 1) * number in positions  # no batch goes on into the next epoch
+    of_batch = [set(np.array(groups)[part]) for part in own]
+    ends = np.cumsum([len(part) for part in own]) <= number
+    first_epoch = [of for of, is_first in zip(of_batch, ends, strict=True) if is_first]
+    assert sum(map(len, first_epoch)) == len(set(groups[first_sample:]))
+    every = np.concatenate(own).reshape(3, number)
+    assert [sorted(epoch) for epoch in every] == [list(range(first_sample, len(groups)))] * 3
+    halves = [order.samples(0, number // 2), order.samples(number // 2, number)]
+    assert np.concatenate(halves).tolist() == every[0].tolist()
+
+
+def test_batches_of_groups_have_as_many_samples_on_average_in_another_order_each_epoch():
+    groups = np.repeat(np.arange(400), np.random.default_rng(4).integers(1, 20, 400))
+    number = len(groups)
+    order = SampleOrder(seed=2, num_samples=number, sampling=Sampling(groups=groups), batch_size=64)
+    own = batches(order, until=2 * number)
+    assert np.mean([len(part) for part in own]) == pytest.approx(64, rel=0.02)
+    assert max(map(len, own)) <= 64 + 20
+    assert order.samples(0, number).tolist() != order.samples(number, 2 * number).tolist()
+
+
+class Searches(Curve):
+    """Points of searches, of one to six results each."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, delay_s=0.0, poison=-1)
+        ends = np.cumsum(np.random.default_rng(1).integers(1, 7, 64))
+        self.groups = np.random.default_rng(2).permutation(64)[np.searchsorted(ends, np.arange(64), "right")]
+
+    def __getitems__(self, indices: Any) -> Any:
+        places = np.asarray(indices)
+        return super().__getitems__(indices) | {"search": torch.as_tensor(self.groups[places])}
+
+
+class Ranking(LineWorkload):
+    """Compares each result with the others of its search, and counts what it saw of each."""
+
+    def dataset(self, folder: Path, split: str) -> Any:
+        data = Searches(folder)
+        self.sizes = np.bincount(data.groups)
+        return data
+
+    def encode(self, model: Any, batch: Any) -> Any:
+        score = model["net"](batch["x"][:, None])[:, 0]
+        return {"score": score, "y": batch["y"], "search": batch["search"]}
+
+    def batch_loss(self, encoded: Any) -> Any:
+        alike = encoded["search"][:, None] == encoded["search"]
+        assert alike.sum(1).tolist() == self.sizes[encoded["search"].numpy()].tolist()
+        apart = encoded["score"] - encoded["score"][:, None] - encoded["y"] + encoded["y"][:, None]
+        return (apart.square() * alike).mean(1)
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return self.batch_loss(self.encode(model, batch))
+
+
+def test_a_loss_that_ranks_has_whole_groups_in_passes_and_after_a_kill(tmp_path):
+    made = recipe(num_samples=192, batch_size=12, peak=0.01)
+
+    def run(folder: str, micro_batch_size: int) -> StoppableRun:
+        if not (tmp_path / folder).exists():
+            write_curve(tmp_path / folder, num_samples=64)
+        return StoppableRun(
+            tmp_path / folder, Ranking(dropout=0.0), made, epoch_samples=64, micro_batch_size=micro_batch_size
+        )
+
+    alone = run("alone", 5)
+    weights = alone.until()
+    for update in (4, 9, math.inf):
+        resumed = run("stopped", 5).until(update)
+    assert all(torch.equal(resumed[name], weight) for name, weight in weights.items())
+    whole = run("whole", 64).until()
+    for each in (weights, whole):
+        del each["net.3.bias"]  # which a difference of scores cancels
+    torch.testing.assert_close(whole, weights, rtol=1e-5, atol=1e-6)
+    alone.trainer.save()
+    assert [epoch.num_samples for epoch in alone.trainer.audit.proven()] == [64, 64, 64]
 
 
 class Data(list[int]):
@@ -247,6 +354,11 @@ class Data(list[int]):
         ({"weights": [1, 2, math.nan]}, r"give each sample a finite number from 0 on"),
         ({"lengths": [1.0, 2, 3]}, r"give each sample a whole number from 1 on"),
         ({"lengths": [0, 2, 3]}, r"give each sample a whole number from 1 on"),
+        (
+            {"groups": [1.0, 2, 3]},
+            r"groups of a data set of 3 samples have shape \[3\] or values that are none",
+        ),
+        ({"groups": [1, 2, 3], "weights": [1, 1, 2]}, r"has groups, .* and weights, .*; leave one out"),
     ],
 )
 def test_weights_and_lengths_that_are_none_are_refused(attributes, sentence):
@@ -257,6 +369,8 @@ def test_weights_and_lengths_that_are_none_are_refused(attributes, sentence):
 def test_what_no_order_can_follow_is_refused():
     with pytest.raises(ParamsError, match="the weights of the 3 samples to train on are 0"):
         SampleOrder(seed=0, num_samples=3, sampling=Sampling.of(Data(weights=[0, 0, 0])))
+    with pytest.raises(ParamsError, match=r"train\.batch_growth changes the batch .* set .* to none"):
+        SampleOrder(seed=0, num_samples=3, sampling=Sampling.of(Data(groups=[1, 1, 2])), grows=True)
     with pytest.raises(ParamsError, match=r"train\.batch_by is tokens, and the data set has no lengths"):
         SampleOrder(seed=0, num_samples=3, by_tokens=True)
 

@@ -12,7 +12,7 @@ import torch
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Text, Time
-from daybreak.contract.workload import UNIT
+from daybreak.contract.workload import GROUP, UNIT
 from daybreak.data.features import past_of, samples_of
 from daybreak.evaluation.scoring import declared
 from daybreak.workloads import columns
@@ -61,6 +61,25 @@ def test_a_label_of_any_name_is_what_is_trained_on(label: str) -> None:
     assert made[label].tolist() == rows[label].to_pylist()
     assert made[NUMBERS][:, 0].tolist() == rows["n1"].to_pylist()
     assert len(np.unique(made[UNIT])) == 7
+
+
+def test_rows_of_one_value_are_a_group_and_a_row_without_one_is_alone() -> None:
+    class Grouped(Tickets):
+        group = "team"
+        table = replace(Tickets.table, columns={**Tickets.table.columns, "team": Id(nullable=True)})
+
+    rows = tickets(["open"] * 6)
+    teams = pa.array(["a", "b", "a", None, None, "b"])
+    rows = rows.set_column(1, "team", teams)
+    made = samples_of(Grouped(), rows, Grouped().fit(ibis.memtable(rows)), past_of(Grouped(), DAY, []))
+    groups = made[GROUP].tolist()
+    assert groups[0] == groups[2] != groups[1] == groups[5]
+    assert len(set(groups)) == 4
+    wrong = type("Wrong", (Tickets,), {"group": "teem"})()
+    with pytest.raises(
+        ParamsError, match=r"the group of Wrong is 'teem', which is not among the columns .* a"
+    ):
+        samples_of(wrong, rows, wrong.fit(ibis.memtable(rows)), past_of(wrong, DAY, []))
 
 
 @pytest.mark.parametrize("label", [NUMBERS, MISSING, CATEGORIES])

@@ -35,6 +35,7 @@ Split = Literal["train", "test", "serve"]
 Batch = Any
 State = Mapping[str, "NDArray[Any]"]  # what `fit` found, kept beside the weights as one file an array
 EPOCH = date(1970, 1, 1)  # days are numbered from here in arrays
+GROUP = "(group)"  # of the array with a number for each group of a class that says which column has them
 UNIT = "(unit)"  # of the array that says which samples belong together; no column is named so
 ARRAYS = Path("data/arrays")  # of a night, which its samples are read from
 CALIBRATION = "daybreak_calibration"  # buffer of a model whose workload has a calibrator
@@ -175,7 +176,8 @@ class Workload(Protocol):
     torch's default collation; indices are a list, a range or an int64 array. It may have `block`: that many
     neighbours are then trained on near each other, since they are read together
     (daybreak/training/sample_order.py). It may have `weights`, by which samples are drawn, and `lengths`, by
-    which those of a batch are alike, both arrays of shape [n] (daybreak/training/sampling.py); and
+    which those of a batch are alike, or `groups`, which are in a batch whole, arrays of shape [n]
+    (daybreak/training/sampling.py); and
     `collate(samples) -> batch`, in place of torch's default collation. It may have `days`, the number of
     samples of each day in order (`{"2025-01-31": 4000}`), where a sample is made of nothing but its day's
     rows: what is parsed once is then kept over the nights (daybreak/training/column_files.py).

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.table import Table
-from daybreak.contract.workload import UNIT, State
+from daybreak.contract.workload import GROUP, UNIT, State
 from daybreak.data.corrections import PLACE, corrected, corrects, later_days, reach, sample_rows
 from daybreak.data.partitions import CLEAN, part_of
 
@@ -162,8 +162,20 @@ def samples_of(
     return (
         arrays
         | labels_of(table, rows, unknown=unknown)
-        | ({UNIT: _unit(rows[table.unit])} if table.unit else {})
+        | ({UNIT: _numbers(rows[table.unit])} if table.unit else {})
+        | ({GROUP: _numbers(rows[group])} if (group := _group(workload)) else {})
     )
+
+
+def _group(workload: Any) -> str:
+    """Returns the column of groups; "" for none. Raises ParamsError where the table has no such column."""
+    group: str = getattr(workload, "group", "")
+    if group and group not in workload.table.columns:
+        raise ParamsError(
+            f"the group of {type(workload).__name__} is {group!r}, which is not among the columns of its "
+            f"table, {', '.join(workload.table.columns)}; name one of them"
+        )
+    return group
 
 
 def labels_of(table: Table, rows: "pa.Table", *, unknown: Collection[str] = ()) -> "dict[str, NDArray[Any]]":
@@ -226,10 +238,11 @@ def _named(made: Any, workload: Any) -> Mapping[str, Any]:
             f"{type(workload).__name__}.features returns {type(made).__name__}; "
             f"return a dict of arrays by name, at least one"
         )
-    if clash := sorted({UNIT, *workload.table.labels} & set(made)):
+    taken = {UNIT: "unit", GROUP: "group"} | dict.fromkeys(workload.table.labels, "label")
+    if clash := sorted(set(taken) & set(made)):
         raise ParamsError(
             f"{type(workload).__name__}.features returns an array named {clash[0]!r}, as the "
-            f"{'unit' if clash[0] == UNIT else 'label'} is; give one of them another name (a column gets "
+            f"{taken[clash[0]]} is; give one of them another name (a column gets "
             "one under source.columns)"
         )
     return made
@@ -245,7 +258,7 @@ def _head(code: str) -> int:
     return int.from_bytes(hashlib.md5(code.encode(), usedforsecurity=False).digest()[:8]) >> 1
 
 
-def _unit(values: "pa.ChunkedArray") -> "np.ndarray[Any, Any]":
+def _numbers(values: "pa.ChunkedArray") -> "np.ndarray[Any, Any]":
     """Returns a number for each value, the same on every day: the head of its md5; null: its own number."""
     import numpy as np
     import pyarrow as pa

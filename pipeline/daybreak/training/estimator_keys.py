@@ -65,8 +65,8 @@ def expect_all_samples(workload: Any, dataset: Any) -> None:
     from daybreak.training.sampling import Sampling  # numpy, which takes longer to import than a plan to make
 
     sampling = Sampling.of(dataset)
-    if sampling.weights is not None or sampling.lengths is not None:
-        what = "weights" if sampling.weights is not None else "lengths"
+    given = {name: getattr(sampling, name) for name in ("weights", "lengths", "groups")}
+    if what := next((name for name, values in given.items() if values is not None), ""):
         raise ParamsError(
             f"{type(workload).__name__} has {what}, by which samples are drawn, and an estimator takes all "
             f"at once; leave them out, and set class_weight or the like of the estimator"

@@ -1,4 +1,4 @@
-"""Orders the samples of an epoch as a data set wants them drawn: by weight, and near others of their length.
+"""Orders the samples of an epoch as a data set wants them drawn: by weight, by length, or in whole groups.
 
 Each order is a function of seed, epoch and position alone, over the bijection of sample_order.py, which
 gives each position a slot. Without weights slot i is sample i. With weights w the samples lie along a line of
@@ -9,6 +9,10 @@ rounded up or down; samples of equal weights come once each.
 With lengths, windows of 64 batches are sorted by length and cut into batches, whose order is shuffled; inside
 a batch the order is that of before. A batch has so many samples, or by tokens as many as, padded to the
 longest, take no more than that number of samples of the mean length, or the least that a batch may have.
+
+With groups, those come in the order of such a bijection, each with all its samples side by side. A batch ends
+where a group does, nearest to where it would end without them, so that batches have as many samples on
+average; an epoch ends with a batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,13 +38,14 @@ class Sampling:
     block: int = 1  # neighbours that are read together
     weights: NDArray[np.float64] | None = None  # of each sample; none: all are equal
     lengths: Indices | None = None  # of each sample, as tokens; none: samples come in any company
+    groups: Indices | None = None  # a number for each sample, equal for those of a batch; none: all are apart
 
     @classmethod
     def of(cls, dataset: Any) -> "Sampling":
-        """Returns what a data set has; raises ParamsError where weights or lengths are not of its samples."""
+        """Returns what a data set has; raises ParamsError where that is not of its samples."""
         size = len(dataset)
-        weights, lengths = (getattr(dataset, name, None) for name in ("weights", "lengths"))
-        for name, values in (("weights", weights), ("lengths", lengths)):
+        weights, lengths, groups = (getattr(dataset, name, None) for name in ("weights", "lengths", "groups"))
+        for name, values in (("weights", weights), ("lengths", lengths), ("groups", groups)):
             if callable(values):
                 raise ParamsError(
                     f"{name} of the data set is a method, and is read as an array of a number for each of "
@@ -55,7 +60,17 @@ class Sampling:
             if lengths.shape != (size,) or lengths.dtype.kind not in "iu" or (lengths < 1).any():
                 raise _wrong("lengths", "a whole number from 1 on", lengths.shape, size)
             lengths = lengths.astype(np.int64)
-        return cls(block=getattr(dataset, "block", 1), weights=weights, lengths=lengths)
+        if groups is not None:
+            groups = np.asarray(groups)
+            if groups.shape != (size,) or groups.dtype.kind not in "iu":
+                raise _wrong("groups", "the number of its group", groups.shape, size)
+            if weights is not None or lengths is not None:
+                other = "lengths" if weights is None else "weights"
+                raise ParamsError(
+                    f"a data set has groups, whose samples come together, and {other}, by which samples come "
+                    f"one by one; leave one out (key workload)"
+                )
+        return cls(block=getattr(dataset, "block", 1), weights=weights, lengths=lengths, groups=groups)
 
 
 def _wrong(name: str, of: str, shape: tuple[int, ...], size: int) -> ParamsError:
@@ -78,12 +93,14 @@ class SampleOrder:
         batch_size: int = 1,
         by_tokens: bool = False,
         least: int = 1,
+        grows: bool = False,
     ) -> None:
         """Orders `num_samples` from `first_sample` on, by a sampling of all samples.
 
-        Batches of `batch_size` samples are alike in length; `by_tokens`, they have that many on average,
-        and at least `least`, where there are as many.
-        Raises ParamsError where tokens are to be counted and the data set has no lengths.
+        Batches of `batch_size` samples are alike in length; `by_tokens` and of groups, they have that many on
+        average, and at least `least`, where there are as many.
+        Raises ParamsError where tokens are to be counted and the data set has no lengths, or where it has
+        groups and the batch `grows` within a run.
         """
         sampling = sampling or Sampling()
         self.seed, self.num_samples, self.first_sample = seed, num_samples, first_sample
@@ -100,8 +117,14 @@ class SampleOrder:
             self._ends = np.cumsum(weights / weights.sum()) * num_samples
             self._last = int(np.flatnonzero(weights)[-1])
         self._lengths = None if sampling.lengths is None else sampling.lengths[own]
+        self._groups = None if sampling.groups is None else _Groups(sampling.groups[own])
+        if self._groups and grows:
+            raise ParamsError(
+                "train.batch_growth changes the batch within a run, and the batches of a class with groups "
+                "end where a group does; set train.batch_growth to none"
+            )
         self._batch_size, self._by_tokens = batch_size, by_tokens
-        self._least = least if by_tokens else 1  # of as many samples, who takes batches sees to the last one
+        self._least = least  # of as many samples
         if by_tokens and self._lengths is None:
             raise ParamsError(
                 "train.batch_by is tokens, and the data set has no lengths, an array of the tokens of each "
@@ -112,18 +135,18 @@ class SampleOrder:
 
     @property
     def of_data(self) -> bool:
-        """Whether the order depends on more than these numbers: on weights or lengths."""
-        return self._ends is not None or self._lengths is not None
+        """Whether the order depends on more than these numbers: on weights, lengths or groups."""
+        return any(each is not None for each in (self._ends, self._lengths, self._groups))
 
     def samples(self, start: int, stop: int) -> Indices:
         """Returns the samples at the positions [start, stop)."""
-        if self._lengths is None and self._ends is None:
+        if not self.of_data:
             return self.first_sample + self._slots(start, stop)
         parts = [np.empty(0, dtype=np.int64)]
         while start < stop:
             epoch, place = divmod(start, self.num_samples)
             until = min(stop, (epoch + 1) * self.num_samples)
-            if self._lengths is None:
+            if self._lengths is None and self._groups is None:
                 part = self._drawn(epoch, start, until)
             else:
                 first, window, _ = self._window(epoch, self._number(epoch, place))
@@ -141,7 +164,7 @@ class SampleOrder:
     @property
     def batch_at(self) -> Callable[[int], int] | None:
         """The number of samples of the batch at a position; None where all have the same."""
-        return self._batch_at if self._by_tokens else None
+        return self._batch_at if self._by_tokens or self._groups else None
 
     def _batch_at(self, position: int) -> int:
         epoch, place = divmod(position, self.num_samples)
@@ -163,20 +186,31 @@ class SampleOrder:
 
     def _head(self, epoch: int) -> int:
         """Returns the samples of an epoch that are in the last batch of the epoch before."""
-        return 0 if self._by_tokens else min(self.num_samples, -epoch * self.num_samples % self._batch_size)
+        return 0 if self.batch_at else min(self.num_samples, -epoch * self.num_samples % self._batch_size)
 
     def _number(self, epoch: int, place: int) -> int:
         """Returns the window of a place in an epoch."""
+        if self._groups:
+            return 0  # of an epoch
         number = max(0, place - self._head(epoch)) // (WINDOW * self._batch_size)
         return min(number, self._last_window(epoch))
 
     def _last_window(self, epoch: int) -> int:
         """Returns the last window of an epoch, with the samples after it that would be less than a batch."""
-        own = self.num_samples - self._head(epoch) - self._least
+        least = self._least if self._by_tokens else 1  # who takes batches sees to the last one
+        own = self.num_samples - self._head(epoch) - least
         return max(0, own) // (WINDOW * self._batch_size)
 
     def _made(self, epoch: int, number: int) -> tuple[int, Indices, Indices]:
         """Returns the first place of a window in its epoch, the samples, and the ends of batches."""
+        if self._groups:
+            order = indices(
+                seed=self.seed,
+                num_samples=len(self._groups),
+                start=epoch * len(self._groups),
+                stop=(epoch + 1) * len(self._groups),
+            )
+            return 0, *self._groups.cut(order, batch_size=self._batch_size, least=self._least)
         assert self._lengths is not None
         head, size = self._head(epoch), WINDOW * self._batch_size
         first = head + number * size if number else 0
@@ -212,6 +246,34 @@ class SampleOrder:
             batches.append(places[:number])
             places = places[number:]
         return batches
+
+
+class _Groups:
+    """The samples of each group."""
+
+    def __init__(self, groups: Indices) -> None:
+        self._samples = np.argsort(groups, kind="stable")  # those of a group side by side
+        self._ends = np.flatnonzero(np.diff(groups[self._samples], append=groups.max(initial=0) + 1)) + 1
+        self._sizes = np.diff(self._ends, prepend=0)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def cut(self, order: Indices, *, batch_size: int, least: int) -> tuple[Indices, Indices]:
+        """Returns the samples of all groups in an order of groups, and where each batch ends."""
+        sizes = self._sizes[order]
+        ends = np.cumsum(sizes)
+        shifts = np.repeat(self._ends[order] - ends, sizes)  # from a place to that in `_samples`
+        samples = self._samples[np.arange(len(shifts)) + shifts]
+        wanted = np.arange(batch_size, len(samples), batch_size)
+        after = np.searchsorted(ends, wanted)
+        before = np.maximum(after - 1, 0)
+        is_nearer = wanted - ends[before] < ends[after] - wanted
+        kept = [0]
+        for end in ends[np.where(is_nearer, before, after)].tolist():
+            if end - kept[-1] >= least and len(samples) - end >= least:
+                kept.append(end)
+        return samples, np.array([*kept[1:], len(samples)])
 
 
 @lru_cache(CACHED)

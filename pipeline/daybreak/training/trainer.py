@@ -85,6 +85,7 @@ class Trainer:
             batch_size=recipe.batch_size,
             by_tokens=recipe.batch_by == "tokens",
             least=least_batch,
+            grows=bool(recipe.sizes),
         )
         self._parameters = parameters  # names of the weights that are learned, which a checkpoint tells apart
         self._told_to_stop, self._report = told_to_stop, report

@@ -22,10 +22,12 @@ class Samples(Dataset[dict[str, Tensor]]):
 
     A batch is a dict of tensors of shape [b, ...] by the names that `features` gave, with the label and the
     unit. `state` is what `fit` found. The split `serve` is the newest day. `weights` are by how much more
-    often samples are drawn, of each; None where all come alike.
+    often samples are drawn, of each; None where all come alike. `groups` are numbers of which equal ones are
+    in the same batch; None where samples come one by one.
     """
 
     weights: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
 
     def __init__(self, folder: Path, split: Split) -> None:
         meta = json.loads((folder / "meta.json").read_text())

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.table import Table
 from daybreak.contract.workload import (
+    GROUP,
     Batch,
     Split,
     State,
@@ -51,6 +52,8 @@ class TableWorkload:
         table: what the rows are.
         metrics: of what `predict` returns; the first decides.
         calibrator: changes chances that `predict` returns, fitted on samples that were not trained on.
+        group: column whose rows of one value are in the same batch, as the results of a search are that a
+            loss over a batch ranks; "": rows are shuffled one by one.
         looks_back: how far `past` reaches back from the day of the rows.
         reaches_back: how far rows correct earlier ones, by `corrected(rows, later)`, which a workload where
             some do has (daybreak/data/corrections.py).
@@ -59,6 +62,7 @@ class TableWorkload:
     table: ClassVar[Table]
     metrics: "ClassVar[tuple[Metric, ...]]" = ()
     calibrator: "ClassVar[Calibrator | None]" = None
+    group: ClassVar[str] = ""
     looks_back: ClassVar[timedelta] = timedelta()
     reaches_back: ClassVar[timedelta] = timedelta()
 
@@ -85,6 +89,8 @@ class TableWorkload:
         weights: Any = getattr(self, "weights", None)
         if split != "serve" and callable(weights):  # and no tensor of that name, which its loss may have
             samples.weights = weights(samples.column)
+        if split != "serve" and self.group:
+            samples.groups = samples.column(GROUP)
         return samples
 
     def model(self, state: State) -> "nn.Module":

@@ -137,6 +137,7 @@ class ModelChecks:
                 sampling=Sampling.of(samples),
                 batch_size=train.batch_size,
                 by_tokens=train.batch_by == "tokens",
+                grows=train.batch_growth != "none",
             )
         if has_estimator(self.workload):
             expect_all_samples(self.workload, samples)
