@@ -17,7 +17,7 @@ from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.workload import GROUP, collated
 from daybreak.training.micro_batch import MicroBatches
 from daybreak.training.sample_audit import SampleAudit
-from daybreak.training.sampling import SampleOrder, Sampling
+from daybreak.training.sampling import SampleOrder, Sampling, expect_by_number
 from tests.fakes import Curve, LineWorkload, write_curve
 from tests.training.nights import ROOT
 from tests.training.recipes import recipe
@@ -419,3 +419,18 @@ def test_a_data_set_whose_weights_are_a_method_is_told_so(name):
     setattr(Own, name, lambda self: [1, 1, 1, 1])
     with pytest.raises(ParamsError, match=f"{name} of the data set is a method, and is read as an array"):
         Sampling.of(Own.__new__(Own))
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize("dataset", [Stream(), iter([1, 2, 3])])
+def test_a_data_set_that_can_only_be_iterated_over_is_refused(dataset):
+    with pytest.raises(ParamsError, match=r"A has a data set, .*, whose samples come in an order of its own"):
+        expect_by_number(dataset, of="A")
+    expect_by_number(Data(), of="A")

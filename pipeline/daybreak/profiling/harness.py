@@ -26,7 +26,7 @@ from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own
 from daybreak.training import noise
 from daybreak.training.sample_order import Indices
-from daybreak.training.sampling import SampleOrder, Sampling
+from daybreak.training.sampling import SampleOrder, Sampling, expect_by_number
 from daybreak.training.tuning import (
     ShardedOptimizer,
     Tuner,
@@ -59,6 +59,7 @@ class Harness:
         self._loss: Callable[[Batch], Losses]
         with self._blame_user_code("dataset"):
             data: Any = workload.dataset(folder, "train")
+            expect_by_number(data, of=self.name)
             self.data = data
             self.num_samples = len(data)
         if self.num_samples == 0:

@@ -73,6 +73,19 @@ class Sampling:
         return cls(block=getattr(dataset, "block", 1), weights=weights, lengths=lengths, groups=groups)
 
 
+def expect_by_number(dataset: Any, *, of: str) -> None:
+    """Raises ParamsError for the data set of a class whose samples cannot be asked for by their number."""
+    from torch.utils.data import IterableDataset
+
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise ParamsError(
+            f"{of} has a data set, {type(dataset).__name__}, whose samples come in an order of its own, so "
+            f"that a run could not go on after a kill with those that are left; give it __len__ and "
+            f"__getitem__, or write its samples down once (docs/own-data.md, "
+            f'"Without features: arrays, or a data set of your own")'
+        )
+
+
 def _wrong(name: str, of: str, shape: tuple[int, ...], size: int) -> ParamsError:
     return ParamsError(
         f"{name} of a data set of {size:,} samples have shape {list(shape)} or values that are none; give "

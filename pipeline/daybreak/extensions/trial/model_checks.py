@@ -44,7 +44,7 @@ from daybreak.training.calibrated import try_calibrator
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.estimator_keys import expect_all_samples, expect_applicable
 from daybreak.training.recipe import Clipping
-from daybreak.training.sampling import SampleOrder, Sampling
+from daybreak.training.sampling import SampleOrder, Sampling, expect_by_number
 from daybreak.training.tuning import (
     Tuner,
     check_model,
@@ -122,6 +122,7 @@ class ModelChecks:
         """Returns the training samples, and a batch whose labels differ where possible."""
         with self._method("dataset"):
             samples = self.workload.dataset(ARRAYS, "train")
+            expect_by_number(samples, of=self.name)
             num = min(len(samples), MOST_SAMPLES)
             order = np.arange(len(samples))
             if self.table.label and hasattr(samples, "column"):
