@@ -51,6 +51,7 @@ from daybreak.training.tuning import (
 )
 from daybreak.training.turns import Turns
 from daybreak.training.updater import Updater
+from daybreak.training.validation_score import validation_score
 
 START = TrainingProgress()
 MAX_NAMED = 5  # weights in an error
@@ -317,7 +318,7 @@ class TorchEngine:
                 dist.broadcast(buffer, src=0)
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
-        # A default score calls the loss, which may change what the class keeps.
+        # A score by the loss may change what the class keeps.
         kept = copy.deepcopy(pack_own_state(self._workload, device=self.device))
         own, size, total = samples[self.rank :: self.world_size], self.micro_batches.size, 0.0
         try:
@@ -343,7 +344,7 @@ class TorchEngine:
         try:
             with torch.no_grad():
                 batch = self._tuner.batch(self._loader.get(samples))
-                return float(self._workload.score(self.model, batch).double().sum())
+                return float(validation_score(self._workload, self.model, batch).double().sum())
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

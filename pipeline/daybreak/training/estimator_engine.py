@@ -25,6 +25,7 @@ from daybreak.training.fit import Fit
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import Rule, Scaled
 from daybreak.training.sample_order import Indices
+from daybreak.training.validation_score import validation_score
 
 SCORED = 100_000  # samples at once
 ALIVE_EVERY_S = 10.0
@@ -115,7 +116,7 @@ class EstimatorEngine:
         for start in range(0, len(samples), SCORED):
             alive()
             batch = self._dataset.__getitems__(samples[start : start + SCORED])
-            total += float(self._workload.score(self.model, batch).double().sum())
+            total += float(validation_score(self._workload, self.model, batch).double().sum())
         return total / len(samples)
 
     def weights(self) -> dict[str, Tensor]:

@@ -125,13 +125,13 @@ class TableWorkload:
         if is_over_batch(self):
             raise ParamsError(
                 f"the loss of {type(self).__name__} is over a batch, and a score is of a sample alone; name "
-                f"metrics in the class and set train.validation to 0, or write a score"
+                f"metrics in the class, the first one of single samples, such as LogLoss(), or write a score"
             )
         losses: Any = loss_of(self, progress=AtTheEnd(done=1.0))(model, batch)
         if not isinstance(losses, Tensor):
             raise ParamsError(
                 f"{type(self).__name__}.loss returns a loss for each optimizer, of which no score can be "
-                f"made; name metrics in the class and set train.validation to 0"
+                f"made; name metrics in the class, the first one of single samples, such as LogLoss()"
             )
         return -losses
 
@@ -143,6 +143,6 @@ class AtTheEnd(TrainingProgress):
         if name in ("seen", "epoch", "update"):
             raise ParamsError(
                 f"the loss reads progress.{name}, which is not known where its class scores by the loss; "
-                f"read progress.done, or name metrics in the class and set train.validation to 0"
+                f"read progress.done, or name metrics in the class, the first one of single samples"
             )
         return super().__getattribute__(name)

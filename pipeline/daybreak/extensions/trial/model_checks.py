@@ -59,6 +59,7 @@ from daybreak.training.tuning import (
     wants_whole,
 )
 from daybreak.training.turns import by_sample
+from daybreak.training.validation_score import validation_score
 from daybreak.training.worker_keys import clipping_of, expect_allowed, expect_batches_alike, expect_calibrated
 from daybreak.workloads.served_rows import predictions
 
@@ -283,7 +284,7 @@ class ModelChecks:
         size, metrics = _size(batch), declared(self.workload)
         if not metrics or (self._params.train.validation and isinstance(trial, TrialModel)):
             with self._method("score"), torch.inference_mode():
-                scores = trial.workload.score(trial.model, batch)
+                scores = validation_score(trial.workload, trial.model, batch)
             check_shape("score", scores, size, self.workload)
         if not metrics:
             self._say("score", f"mean {scores.mean():.4g}; no metrics are named")
