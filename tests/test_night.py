@@ -16,6 +16,8 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from daybreak import cli, dvc_file, hooks, runner, warm_parent
@@ -32,7 +34,7 @@ from daybreak.jobs.cost_tracker import JOBS
 from daybreak.night import opening
 from daybreak.report import links
 from daybreak.rollout import night_events
-from daybreak.storage import branch, checkout, dvc_cache, ledger
+from daybreak.storage import branch, checkout, dvc_cache, ledger, snapshots
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import open_log
 from tests.fakes import ScriptedBackend, TwoDays
@@ -88,6 +90,41 @@ def test_what_a_stage_waits_for_is_shown_until_it_is_done(
         runner.run(Home.here(), "ingest")
     assert not list(Path().glob("data/run/*.waits"))
     assert shown() == ["is under way"]
+
+
+LOCKED = """\
+stages:
+  open:
+    frozen: true
+    cmd: daybreak open
+    outs: [data/champion, {data/run/night.json: {cache: false}}]
+  ingest:
+    frozen: true
+    cmd: daybreak ingest
+    deps: [data/run/night.json]
+    outs: [data/raw, {data/run/batch.json: {cache: false}}]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")  # dvc 3.67 on pygtrie 2.5
+def test_dvc_knows_the_record_of_a_night_that_is_of_another_day_as_it_waited_in_vain(
+    repository: Path, commit: Callable[[str], str], tmp_path: Path
+) -> None:
+    for day in (date(2025, 1, 1), date(2025, 1, 2)):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"at": [datetime(2025, 1, day.day, 12)]}), tmp_path / "in" / f"{day}.parquet")
+    (repository / "dvc.yaml").write_text(LOCKED)
+    commit("Let DVC keep the data")
+    source = f"source={{use: 'daybreak:Files', url: '{tmp_path}/in/{{day}}.parquet'}}"
+    asked = [source, HERE[1], "ingest.wait_hours=1e-6"]  # over at once
+    night = opened(repository, day=date(2025, 1, 3), trigger="schedule", set=asked)
+    snapshots.record(Home.here(), "open")
+    assert runner.stage(Home.here(), name="ingest") == 0
+    assert (night.day, records.read(Night, records.RUN).day) == (date(2025, 1, 3), date(2025, 1, 2))
+    assert snapshots.is_recorded(records.path_of(Night, records.RUN))
+    status = subprocess.check_output(["dvc", "status", "open", "ingest"], text=True)
+    assert "up to date" in status, status
 
 
 def test_a_night_without_predictions_has_no_verdict_by_them(repository: Path) -> None:

@@ -73,6 +73,8 @@ def stage(home: Home, *, name: str, wait: bool = False, explain: bool = False, *
         snapshots.make_folders(home.tonight, name)
         if by_dvc and record is not None:
             snapshots.record(home, name)
+            if name == "ingest" and not snapshots.is_recorded(records.path_of(Night, Path(records.RUN))):
+                snapshots.record(home, "open")  # the night waited in vain, and is of another day since
     if record is None or inside_dvc:
         return 0
     if chosen.explain:

@@ -92,6 +92,13 @@ def record(home: Home, stage: str) -> None:
         _waiting(lambda repo: repo.commit(stage, force=True, allow_missing=True))
 
 
+def is_recorded(path: Path) -> bool:
+    """Returns whether a file of tonight, such as a record, is the one that dvc.lock has."""
+    stages = YAML(typ="safe").load(LOCK.read_text())["stages"].values()
+    outs = {out["path"]: out.get("md5") for stage in stages for out in stage.get("outs", ())}
+    return bool(outs.get(path.as_posix()) == records.digest(path))
+
+
 def sync(home: Home, folder: Path) -> None:
     """Brings the objects of the cache that dvc.lock in `folder` names to the disk, which DVC does not.
 
