@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pty
+import re
 import shlex
 import shutil
 import signal
@@ -19,6 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daybreak import cli, dvc_file, hooks, runner, warm_parent
 from daybreak.contract import params, records
@@ -288,27 +291,40 @@ def test_a_night_of_a_schedule_that_does_not_wait_takes_the_newest_day_of_the_so
 
 
 @pytest.mark.parametrize(
-    ("late_minutes", "since_due"),
+    ("late_minutes", "left_minutes", "told"),
     [
-        (20, True),
-        (40, False),  # more than half of its hour to train: it is made up for, as of a backfill
+        (20, 40, "then"),
+        (40, 40, r"[-\d]+ [:\d]+ UTC, as it opens after half of night.train_hours"),
+        (90, 60, r"[-\d]+ [:\d]+ UTC, as it opens after half of night.train_hours"),  # as of a backfill
     ],
 )
-def test_the_deadline_counts_from_when_the_night_was_due(
-    repository: Path, late_minutes: int, caplog: pytest.LogCaptureFixture, *, since_due: bool
+def test_the_deadline_counts_from_when_the_night_was_due_and_leaves_half_of_the_time_to_train(
+    repository: Path, late_minutes: int, left_minutes: int, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "daybreak")
     due = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=late_minutes)
     asked = ["predict.to=predictions", "predict.by_hours=1.5"]
     night = opened(repository, due=due.isoformat(), day=date(2025, 1, 2), set=asked)
-    since = due if since_due else night.started_at
-    assert night.train_until - since == timedelta(hours=1)
-    assert night.decide_until - since == timedelta(hours=2)
+    left = night.train_until - night.started_at
+    opened_s = (night.started_at - due).total_seconds() - 60 * late_minutes  # a second or two of the test
+    assert abs(left.total_seconds() - 60 * left_minutes) <= opened_s
+    since = night.train_until - timedelta(hours=1)
+    assert night.decide_until == since + timedelta(hours=2)
     assert night.predict_until == since + timedelta(hours=1.5)
-    assert night.started_at > due
-    assert (
-        f"its deadlines count from {'then' if since_due else 'now, since more than half of'}" in caplog.text
-    )
+    assert re.search(f"its deadlines count from {told}", caplog.text)
+
+
+@given(hours=st.floats(0.1, 100), late=st.lists(st.floats(-1, 400), min_size=2, max_size=2))
+def test_a_night_that_opens_later_has_no_earlier_deadline_and_none_that_leaps(
+    hours: float, late: list[float]
+) -> None:
+    due, to_train = datetime(2025, 1, 31, 3), timedelta(hours=hours)
+    first, second = (due + timedelta(hours=one) for one in sorted(late))
+    ends = [opening._since(due, now, to_train=to_train) + to_train for now in (first, second)]
+    microsecond = timedelta(microseconds=2)
+    assert -microsecond <= ends[1] - ends[0] <= 2 * (second - first) + microsecond
+    for now, end in zip((first, second), ends, strict=True):
+        assert to_train / 2 - microsecond <= end - now <= to_train
 
 
 def test_a_day_that_is_not_over_is_neither_taken_nor_opened(repository: Path) -> None:

@@ -159,7 +159,8 @@ class NightParams(Section):
     workload's table says."""
     train_hours: float = Field(18, gt=0, le=HOURS)
     """Hours to the end of training, into which the plan must fit. They count from when the schedule wanted
-    the night, and without one from its opening; so does a night that opens when half of them are gone."""
+    the night, and without one from its opening. A night that opens when more than half of them are gone has
+    as many as are gone, up to all of them."""
     decide_hours: float = Field(24, gt=0, le=HOURS)
     """Hours to the decision, counted as `train_hours`: evaluation, a live test and a person's approval must
     end by then, or the champion stays. At least `train_hours`."""
@@ -173,8 +174,9 @@ class NightParams(Section):
     keep: int = Field(7, ge=1)
     """Closed nights whose folders stay in `nights/`; the ledger keeps all nights. Lower it to free disk."""
     keep_days: float = Field(90, gt=0, le=A_CENTURY)
-    """Days for which data and models of a night are kept, so that a rollback can bring them back. What serves
-    and what it replaced are kept longer, the records of all nights always. Lower it to free disk."""
+    """Days for which data and models of a night are kept, so that a rollback can bring them back, and what it
+    predicted below the home's `var/`. What serves and what it replaced are kept longer, the records of all
+    nights always. Lower it to free disk."""
     max_code_mb: float = Field(1000, gt=0)
     """Megabytes that the code of a night may hold: all of the checkout that git does not ignore, for a
     rented job, and the package of the workload, for a version."""

@@ -3,8 +3,8 @@
 A night runs in a git worktree of its own, `nights/<id>`, at one code commit, with its own
 params.yaml (overrides of the trigger written in) and its own `data/`. The deadline is fixed here,
 once; a second `open` of the same night returns the same deadline. It counts from when a schedule wanted the
-night, unless at its opening more than half of the time to train is gone, as of one that is made up for: it
-would have no plan, and counts from its opening.
+night, so that of H hours to train a night that opens d hours late has H - d. With less than half of them
+there may be no plan: one that opens later has d hours, and all H once d is more, as where it is made up for.
 """
 
 import logging
@@ -329,10 +329,11 @@ def _night(
     given = loaded.night
     now, budget_usd = clock.utc().replace(microsecond=0), given.budget_usd
     due = _moment(wanted.due).astimezone(UTC).replace(microsecond=0) if wanted.due else now
-    is_made_up_for = now - due > timedelta(hours=given.train_hours) / 2
-    since = now if is_made_up_for else min(due, now)
+    since = _since(due, now, to_train=timedelta(hours=given.train_hours))
     if now - due >= LATE:
-        from_when = "now, since more than half of night.train_hours is gone" if is_made_up_for else "then"
+        from_when = "then"
+        if since > due:
+            from_when = f"{since:%Y-%m-%d %H:%M} UTC, as it opens after half of night.train_hours"
         log.info(
             "the night was due at %s; its deadlines count from %s", f"{due:%Y-%m-%d %H:%M} UTC", from_when
         )
@@ -357,6 +358,20 @@ def _night(
         predict_until=predict_until,
         predict_from=predict_from,
     )
+
+
+def _since(due: datetime, now: datetime, *, to_train: timedelta) -> datetime:
+    """Returns from when the deadlines of a night that opens now count.
+
+    The later it opens, the later they are, and never at once by hours:
+
+    >>> due, hour = datetime(2025, 1, 31, 3), timedelta(hours=1)
+    >>> ends = [_since(due, due + late * hour, to_train=18 * hour) + 18 * hour for late in (0, 9, 10, 18, 40)]
+    >>> [(end - due) / hour for end in ends]
+    [18.0, 18.0, 20.0, 36.0, 58.0]
+    """
+    late = now - due
+    return now - min(max(late, timedelta()), max(to_train - late, timedelta()))
 
 
 def _to_predict(home: Home, loaded: Params, since: datetime) -> tuple[datetime | None, datetime | None]:
