@@ -195,7 +195,7 @@ def lift(home: Home, *, reason: str, by: str = "") -> int:
 
 
 def prune(home: Home, *, dry_run: bool = False, json_: bool = False) -> int:
-    """Delete data and models that no rollback could bring back any more, as `close` does each night.
+    """Delete data, models and predictions below var/ of old nights, as `close` does after each night.
 
     Args:
         home: whose nights these are

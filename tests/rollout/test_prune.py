@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.record_types import Night, Release, Version
+from daybreak.contract.record_types import Night, Predictions, Release, Version
 from daybreak.contract.sections import NightParams, RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout.prune import needed, prune
 from daybreak.rollout.rollback import steps_back
-from daybreak.storage import branch, checkout, ledger
+from daybreak.storage import branch, checkout, ledger, ledger_notes
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import find_or_make_run, session
@@ -156,7 +156,7 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
     assert cached() == before
     freed = list(prune(Home.here(), *sections(keep_days=35)))
     assert freed == planned
-    assert [one.num for one in freed[1:]] == [6, 3]  # a file and a folder of each of three nights
+    assert [one.num for one in freed[1:]] == [6, 0, 3]  # a file and a folder of each of three nights
     old = {
         f"data of {datetime.now(UTC).date() - timedelta(days=days)}" for days in (200, 150, 120)
     }  # 40 served since
@@ -167,7 +167,51 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
         assert tags == {1: True, 2: True, 3: True, 4: False, 5: False, 6: False}
         with pytest.raises(ReleaseError, match=r"version 2 of .* was deleted on .*choose another version"):
             aliases.expect(client, NAME, Release(version=2, replaced=6, night="x"))
-    assert [one.num for one in prune(Home.here(), *sections(keep_days=35))] == [0, 0, 0]
+    assert [one.num for one in prune(Home.here(), *sections(keep_days=35))] == [0, 0, 0, 0]
+
+
+def predicted(days_ago: int, to: str) -> None:
+    """Notes that the night of `days_ago` has written predictions to a place."""
+    then = datetime.now(UTC) - timedelta(days=days_ago)
+    facts = {"of": "rows", "num_rows": 1, "digest": "d", "elapsed_s": 1, "written_at": then}
+    made = Predictions(night=f"{then:%Y-%m-%d}", day=then.date(), version=1, to=to, **facts)
+    ledger_notes.add(Home.here(), "predictions", versions=(), predictions=made)
+
+
+def written(folder: Path, *more: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in ("part-00000.parquet", "_SUCCESS", *more):
+        (folder / name).write_text("text")
+    return folder
+
+
+@pytest.mark.slow
+def test_predictions_below_var_go_with_the_data_of_their_night_and_those_of_a_team_stay(
+    home: Path, tmp_path: Path
+) -> None:
+    old, recent = written(home / "var/lists/2025/01/31"), written(home / "var/lists/2025/08/31")
+    shared, team = home / "var/newest.csv", written(tmp_path / "team")
+    shared.write_text("text")
+    for days_ago, to in ((200, "var/lists/2025/01/31"), (150, "var/newest.csv"), (120, str(team))):
+        predicted(days_ago, to)
+    for days_ago, to in ((30, str(recent)), (0, "var/newest.csv")):
+        predicted(days_ago, to)
+
+    def freed(**given: bool) -> tuple[int, int]:
+        kinds = {one.what: one for one in prune(Home.here(), *sections(keep_days=35), **given)}
+        return kinds["predictions of nights"].num, kinds["predictions of nights"].num_bytes
+
+    assert freed(dry_run=True) == (1, 8)
+    assert old.exists()
+    assert freed() == (1, 8)
+    assert sorted(path.name for path in (home / "var/lists/2025").iterdir()) == ["08"]
+    assert all(len(list(folder.iterdir())) == 2 for folder in (recent, team))
+    assert shared.exists()
+    predicted(120, "var/lists/mixed")
+    mixed = written(home / "var/lists/mixed", "notes.txt")
+    assert freed() == (1, 8)
+    assert [path.name for path in mixed.iterdir()] == ["notes.txt"]
+    assert freed() == (0, 0)
 
 
 @pytest.mark.slow
@@ -178,7 +222,7 @@ def test_a_version_in_a_place_that_nobody_named_is_told_of_and_the_rest_goes(hom
         )
         database.execute(update)
     freed = list(prune(Home.here(), *sections(keep_days=35)))
-    assert [one.num for one in freed[1:]] == [6, 2]
+    assert [one.num for one in freed[1:]] == [6, 0, 2]
     (left,) = freed[-1].left
     assert left.startswith("the model of version 1 is not pruned: MLflow names s3://old/model as a place")
     assert models(home) == {"weights 1", "weights 4", "weights 5", "weights 6"}

@@ -99,7 +99,7 @@ def alone(home: Home) -> "BaseFileLock":
     Two that exchange the rows of a day in a table at once would both delete the old rows, and then both
     insert theirs.
     """
-    return journal.alone(home.var / "predictions.lock")
+    return journal.alone(home.predictions_lock)
 
 
 def note(home: Home, to: str, *, day: date, table: str) -> None:

@@ -1,5 +1,8 @@
 """Frees the disk of what no rollback can bring back: old data in DVC's cache, old models in MLflow.
 
+Predictions below the home's `var/` go with the data of the night that wrote them. Elsewhere they are a
+team's, and stay.
+
 It keeps data and models of all nights of the last `night.keep_days` days and of the newest `night.keep`, of
 versions that served in these days, of the anchor (daybreak/gate/chain.py), and of the version that a rollback
 would restore. Older nights keep their records in the ledger, and their metrics and reports in MLflow. Nothing
@@ -11,7 +14,7 @@ by the worktrees of nights that are not closed yet.
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,7 +30,16 @@ from daybreak.contract.sections import NightParams, RegisterParams
 from daybreak.registry import aliases
 from daybreak.rollout import targets
 from daybreak.rollout.rollback import promotion_of, steps_back
-from daybreak.storage import artifact_files, branch, checkout, dvc_cache, erasures, ledger, night_folders
+from daybreak.storage import (
+    artifact_files,
+    branch,
+    checkout,
+    dvc_cache,
+    erasures,
+    journal,
+    ledger,
+    night_folders,
+)
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import locations, session
@@ -74,6 +86,7 @@ def _pruned(home: Home, nights: NightParams, name: str, *, dry_run: bool) -> Ite
     kept = _kept(home, nights, commits, releases, since)
     yield _cache(home, kept, since=since, dry_run=dry_run)
     unneeded = closed - {commit.night for commit in kept}
+    yield _predictions(home, unneeded, dry_run=dry_run)
     yield _models(
         home, name, [one for one in ledger.versions(home) if one.night in unneeded], dry_run=dry_run
     )
@@ -198,6 +211,39 @@ def outputs(lock: str) -> list[str]:
     """Returns the digests of what the stages of a dvc.lock wrote."""
     stages: dict[str, Any] = (YAML(typ="safe").load(lock) or {}).get("stages", {})
     return [out["md5"] for stage in stages.values() for out in stage.get("outs", ()) if "md5" in out]
+
+
+def _predictions(home: Home, unneeded: Collection[str], *, dry_run: bool) -> Freed:
+    """Deletes what these nights predicted below `var/`, unless another night has written to the same place.
+
+    Of a folder only what Daybreak wrote there goes, so that one with other files stays.
+    """
+    made = [entry.predictions for entry in ledger.history(home) if entry.predictions]
+    kept = {(home.folder / one.to).resolve() for one in made if one.night not in unneeded}
+    places = {(home.folder / one.to).resolve() for one in made if one.night in unneeded} - kept
+    own, num, num_bytes = home.var.resolve(), 0, 0
+    with journal.alone(home.predictions_lock):
+        for place in sorted(place for place in places if own in place.parents):
+            files = [place] if place.is_file() else [*place.glob("part-*.parquet"), *place.glob("_SUCCESS")]
+            if not files:
+                continue
+            num, num_bytes = num + 1, num_bytes + sum(_size(path) for path in files)
+            if not dry_run:
+                _remove(files, until=own)
+    return Freed(what="predictions of nights", num=num, num_bytes=num_bytes)
+
+
+def _remove(files: Sequence[Path], *, until: Path) -> None:
+    """Removes files, and their folders above that are empty then, up to one that stays."""
+    for path in files:
+        path.unlink(missing_ok=True)
+    for folder in files[0].parents:
+        if folder == until:
+            return
+        try:
+            folder.rmdir()
+        except OSError:  # it has something else
+            return
 
 
 def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool) -> Freed:

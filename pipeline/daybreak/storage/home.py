@@ -74,6 +74,11 @@ class Home:
         return self.tonight / records.RUN
 
     @property
+    def predictions_lock(self) -> Path:
+        """Returns the lock that each call holds while it writes, erases or prunes predictions."""
+        return self.var / "predictions.lock"
+
+    @property
     def nights(self) -> Path:
         """Returns the folder with a folder for each night."""
         return self.folder / "nights"
