@@ -1,14 +1,16 @@
 """Before a night runs, the machines that params.yaml names are looked up."""
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from daybreak import check, hooks
 from daybreak.check import Finding, findings
-from daybreak.contract import environment, params
+from daybreak.contract import environment, params, records
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.sections import LiveSections, Plug
+from daybreak.contract.table import Category, Float
 from daybreak.examples.fraud.fraud import Fraud
 from daybreak.extensions.live_test import readiness
 from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
@@ -18,6 +20,7 @@ from daybreak.storage.traffic_log import open_log
 from daybreak.workloads.calibrators import TemperatureScaling
 from daybreak.workloads.metrics import AUC
 from tests.fakes import Nothing
+from tests.rollout.ledgers import close, make_home, release_of
 
 PARAMS = """\
 source: tests.fakes:TwoDays
@@ -303,6 +306,36 @@ def test_a_place_that_predictions_cannot_be_written_to_is_found_before_the_night
     assert finding.ok == ok
     assert finding.text.startswith(text)
     assert "secret" not in finding.text
+
+
+def predicts(monkeypatch, home, workload, *keys: str) -> list[Finding]:
+    """The findings on what a class predicts, in a home whose predictions are written."""
+    monkeypatch.setenv("DAYBREAK_HOME", str(home))
+    text = PARAMS.format(machines="local").replace("tests.fakes:Nothing", workload)
+    (home / "params.yaml").write_text(f"{text}predict: {{{', '.join(('to: out', *keys))}}}\n")
+    return [finding for finding in findings(Home.here()) if finding.what == "predict"]
+
+
+def test_a_class_that_predicts_nothing_is_found_before_a_version_of_it_serves(tmp_path, monkeypatch):
+    (found,) = predicts(monkeypatch, tmp_path, "tests.fakes:Nothing")
+    assert not found.ok
+    assert found.text.startswith("Nothing predicts neither rows nor lists, and the stage predict would fail")
+    assert predicts(monkeypatch, tmp_path, "daybreak.examples.shop.recommender:Recommender") == []
+    assert predicts(monkeypatch, tmp_path, "daybreak.examples.fraud.fraud:Fraud") == []
+
+
+@pytest.mark.slow
+def test_a_table_without_what_the_version_that_serves_reads_is_found_before_the_night(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    home = make_home(tmp_path / "home", monkeypatch)
+    more = {"terminal": Category(), "more": Float(nullable=True)}
+    records.write(replace(Fraud.table, columns=Fraud.table.columns | more), records.RUN)
+    close(1, after="", release=release_of(1))
+    (found,) = predicts(monkeypatch, home, "daybreak.examples.fraud.fraud:Fraud")
+    assert not found.ok
+    assert found.text.startswith("version 1, which serves, reads terminal, which the workload's table lacks")
+    source = "source: {use: 'tests.fakes:TwoDays'}"
+    assert predicts(monkeypatch, home, "daybreak.examples.fraud.fraud:Fraud", source) == []
 
 
 class Estimating(Nothing):

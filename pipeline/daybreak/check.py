@@ -15,7 +15,7 @@ from pathlib import Path
 
 from daybreak import hooks
 from daybreak.backends import staging
-from daybreak.batch_inference import destinations
+from daybreak.batch_inference import destinations, predict
 from daybreak.contract import environment, extras
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError, ReleaseError, without_password
@@ -23,7 +23,8 @@ from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
 from daybreak.contract.sections import Params, Plug, RegisterParams
-from daybreak.contract.workload import has_estimator, own_schedule, schedule_asks_model
+from daybreak.contract.table import Table
+from daybreak.contract.workload import has_estimator, own_schedule, predicts_nothing, schedule_asks_model
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
@@ -101,7 +102,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield from _users(home, loaded)
     yield from _extensions(home, loaded)
     if loaded.predict.to:
-        yield _predictions(home, loaded)
+        yield from _predictions(home, loaded)
     yield _suite(home.folder / loaded.validate_.suite, loaded)
     yield from _versions(home, loaded)
 
@@ -130,14 +131,29 @@ def _moved(home: Path, loaded: Params) -> Finding | None:
     return None
 
 
-def _predictions(home: Home, loaded: Params) -> Finding:
-    """Returns whether predictions can be written to what `predict.to` names, as far as its URL tells."""
+def _predictions(home: Home, loaded: Params) -> Iterator[Finding]:
+    """Yields whether predictions can be written to what `predict.to` names, and by which classes.
+
+    That is as far as its URL, the class of params.yaml and the table of the version that serves tell.
+    """
     to = loaded.predict.to
     try:
         destinations.destination_of(home, to, day=datetime.now(UTC).date(), table=loaded.predict.table)
     except PipelineError as error:
-        return Finding(what="predict.to", ok=False, text=str(error))
-    return Finding(what="predict.to", ok=True, text=without_password(to))
+        yield Finding(what="predict.to", ok=False, text=str(error))
+        return
+    yield Finding(what="predict.to", ok=True, text=without_password(to))
+    with contextlib.suppress(PipelineError):  # already reported
+        workload = loaded.workload.make()
+        if fault := predicts_nothing(workload):
+            yield Finding(what="predict", ok=False, text=fault)
+        table = getattr(workload, "table", None)
+        champion = ledger.champion_at(home, branch.ledger_tip(home))
+        lacks = ""
+        if champion and isinstance(table, Table) and not loaded.predict.source:
+            lacks = predict.lacking(home, champion.version, table)
+        if lacks:
+            yield Finding(what="predict", ok=False, text=lacks)
 
 
 def _with_extra(what: str, found: Iterator[Finding]) -> Iterator[Finding]:

@@ -1,8 +1,10 @@
 """Rows that a workload names, rows of a source, and lists of all users: what is predicted of other rows."""
 
 import json
-from contextlib import chdir
-from datetime import date, datetime
+import shutil
+import subprocess
+from contextlib import chdir, closing
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,15 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import records
+from daybreak.contract.record_types import Predictions
 from daybreak.contract.workload import ARRAYS
 from daybreak.examples.shop.recommender import Recommender
+from daybreak.extensions.router.loading import VersionLoader
 from daybreak.registry.weights import MODEL, load_model
+from daybreak.serving.recorded import arrays_of
 from daybreak.storage import erasures
 from daybreak.storage.home import Home
+from daybreak.storage.mlflow_client import session
 from tests.conftest import make_repository
 from tests.extensions.erasure import homes
 from tests.extensions.router.conftest import live_in
@@ -25,6 +31,7 @@ from tests.extensions.router.test_answers import expected
 from tests.toy.nights import PARAMS
 from tests.workloads.payments import rows_of, trained
 
+OURS = "daybreak.examples.shop.recommender:Recommender"
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the libraries of whole stages
 
 
@@ -95,3 +102,50 @@ def test_the_shop_writes_the_lists_that_its_version_would_answer_each_customer_w
         runner.run(Home.here(), "predict", to="left.parquet")
     left = pq.read_table(home / "left.parquet")["customer"].to_pylist()
     assert left == [row["customer"] for row in rows if row["customer"] != users[0]]
+
+
+def test_while_another_class_is_tried_the_champion_makes_its_lists_by_its_own_code(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "daybreak")
+    home, day = make_repository(tmp_path / "home", store=empty_store), date(2026, 3, 3)
+    monkeypatch.chdir(home)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("DAYBREAK_HOME", str(home))
+    settings = homes.SHOP + "predict: {to: 'out/{day}', top: 5}\n"
+    homes.begin(home, settings)
+    homes.run_night(home, day, with_version=True)
+    model = home / "nights" / str(day) / MODEL
+    (home / "params.yaml").write_text(settings.replace(OURS, "renumbered:Renumbered"))
+    subprocess.run(["git", "commit", "--quiet", "--all", "--message=Another class"], check=True)
+    tomorrow = day + timedelta(days=1)
+    homes.run_night(home, tomorrow)
+    workload = Recommender()
+
+    def lists() -> tuple[list[str], list[list[str]]]:
+        samples = workload.dataset(ARRAYS, "serve")
+        users = list(workload.users(samples))
+        return users, workload.recommend(load_model(workload, model), samples, users, 5)
+
+    with chdir(home / "nights" / str(tomorrow)):
+        made = runner.run(Home.here(), "predict")
+        users, others = lists()
+        loader = VersionLoader("daybreak", home=Home.here(), top=5, keep=1, answer_s=60)
+        with session(Home.here()) as client:
+            router = loader.load(client, 1, arrays=arrays_of(Home.here(), str(tomorrow)))
+        with closing(router.process):
+            answered = router.process.ask("recommend", users=users, top=5)["items"]
+        Path("params.yaml").write_text(settings)
+        shutil.copytree(ARRAYS, tmp_path / "theirs")
+        runner.run(Home.here(), "prepare")  # by the champion's class
+        users, own = lists()
+        shutil.rmtree(ARRAYS)
+        shutil.copytree(tmp_path / "theirs", ARRAYS)
+    assert isinstance(made, Predictions) and made.version == 1
+    assert others != own  # which the test is about
+    assert answered == own
+    rows = pq.read_table(home / "out" / str(tomorrow), partitioning=None).to_pylist()
+    assert [(row["customer"], row["item"]) for row in rows] == [
+        (user, item) for user, items in zip(users, own, strict=True) for item in items
+    ]
+    assert "version 1 is of another class than tonight's, and makes lists by its own code" in caplog.text

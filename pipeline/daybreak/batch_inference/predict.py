@@ -29,6 +29,7 @@ from daybreak.contract.formats import counted
 from daybreak.contract.record_parts import Drift
 from daybreak.contract.record_types import Dataset, Night, Predictions
 from daybreak.contract.sections import PredictParams, PredictSections
+from daybreak.contract.table import Table
 from daybreak.data.partitions import CLEAN, PART, part_of, partitions
 from daybreak.rollout import night_events
 from daybreak.rollout.rollback import version_of
@@ -138,6 +139,21 @@ def _serving(home: Home) -> int:
     return champion.version
 
 
+def lacking(home: Home, version: int, table: Table) -> str:
+    """Returns which columns the version that serves reads and a table lacks, and what to do; "" for none."""
+    (made,) = ledger.promotions(home, version)
+    own = branch.read_at(home, made.commit, Table) if made else None
+    read = {name for name, column in own.features.items() if not column.nullable} if own else set()
+    if not (missing := sorted(read - table.columns.keys())):
+        return ""
+    these = "it" if len(missing) == 1 else "them"
+    return (
+        f"version {version}, which serves, reads {', '.join(missing)}, which the workload's table lacks, and "
+        f"predicts no rows without {these}; declare {these} there too, or name rows that have {these} by "
+        f"predict.source"
+    )
+
+
 def _stands(done: Predictions, call: _Call) -> bool:
     """Returns whether predictions that were written stay, though another version may serve since.
 
@@ -236,7 +252,7 @@ def _score(call: _Call, work: Path) -> _Scored:
         home,
         call.version,
         name=call.params.register_.name,
-        arrays=arrays.folder if arrays else None,
+        arrays=arrays,
         clean=home.tonight / CLEAN,
         work=work,
     ) as version:
@@ -293,6 +309,9 @@ def _of_rows(version: Scorer, call: _Call) -> tuple[str, date | None]:
         return f"rows of {given.source.use}", None
     if version.about["names_rows"]:
         return f"rows that {version.about['workload']}.score_rows names", None
+    table = records.find(Table, call.home.records)
+    if table and (lacks := lacking(call.home, call.version, table)):
+        raise DataError(lacks)
     day, wanted = _clean_day(version, call), call.night.day
     if day == wanted:
         return f"clean rows of {day}", None

@@ -6,6 +6,7 @@ that is whole is not scored again: a call after a kill goes on with the others. 
 out wherever they come from: a source has them still, and a version may name them.
 """
 
+import logging
 import os
 import shutil
 import tempfile
@@ -22,11 +23,13 @@ from daybreak.contract.errors import DataError, ReleaseError
 from daybreak.data.ingest import without
 from daybreak.registry import aliases, carried_code
 from daybreak.registry.host import NoAnswer
-from daybreak.serving.recorded import case_of, recorded
+from daybreak.serving.recorded import NightArrays, case_of, recorded, rows_of_others
 from daybreak.serving.version_process import VersionProcess
 from daybreak.storage import erasures
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
+
+log = logging.getLogger(__name__)
 
 FILE_S = 3600.0  # that the predictions of one file may take
 MOST_PROCESSES = 3  # of a version, each with half a gigabyte of libraries; the cores are divided among them
@@ -42,6 +45,7 @@ class Scorer:
         number: of the version.
         files: its folder.
         arrays: the folder of arrays that it makes lists from; None where it predicts rows.
+        others: the folder of their night, where another class made them, of whose rows it makes its own.
         clean: the folder of clean rows, which features look back on.
         work: the folder of rows that are scored.
         first: a process of it.
@@ -52,6 +56,7 @@ class Scorer:
     number: int
     files: Path
     arrays: Path | None
+    others: Path | None
     clean: Path
     work: Path
     first: VersionProcess
@@ -145,21 +150,29 @@ def started(scorer: Scorer, *, threads: int) -> VersionProcess:
         scorer.number,
         scorer.files,
         scorer.arrays,
+        others=scorer.others,
         reads=(scorer.clean, scorer.work),
         threads=threads,
     )
 
 
 def _process(
-    home: Home, number: int, files: Path, arrays: Path | None, *, reads: Sequence[Path], threads: int
+    home: Home,
+    number: int,
+    files: Path,
+    arrays: Path | None,
+    *,
+    others: Path | None,
+    reads: Sequence[Path],
+    threads: int,
 ) -> VersionProcess:
-    case = {**case_of(files, arrays, online=False), "threads": threads}
+    case = {**case_of(files, arrays, online=False, night=others), "threads": threads}
     return VersionProcess(number, case, answer_s=FILE_S, home=home, reads=reads)
 
 
 @contextmanager
 def opened(
-    home: Home, number: int, *, name: str, arrays: Path | None, clean: Path, work: Path
+    home: Home, number: int, *, name: str, arrays: NightArrays | None, clean: Path, work: Path
 ) -> Iterator[Scorer]:
     """Yields a version of the registry, once its files are as the ledger has them."""
     work.mkdir(parents=True, exist_ok=True)
@@ -169,13 +182,18 @@ def opened(
             version = recorded(home, name, number, night=night)
             files = carried_code.fetch(home, f"models:/{name}/{number}", version, into=Path(scratch))
         threads = ceil(len(os.sched_getaffinity(0)) / MOST_PROCESSES)
-        first = _process(home, number, files, arrays, reads=(clean, work), threads=threads)
+        others, folder = rows_of_others(home, version, arrays), arrays.folder if arrays else None
+        reads = (clean, work)
+        first = _process(home, number, files, folder, others=others, reads=reads, threads=threads)
         stack.callback(first.close)
+        if others and first.about["answers"] == "users":
+            log.info("version %d is of another class than tonight's, and makes lists by its own code", number)
         yield Scorer(
             home=home,
             number=number,
             files=files,
-            arrays=arrays,
+            arrays=folder,
+            others=others,
             clean=clean,
             work=work,
             first=first,

@@ -142,6 +142,7 @@ class Dataset(Record):
     num_of_days: dict[str, int] = field(default_factory=dict)  # samples of each training day; {}: not known
     # The last training day on which an auxiliary label has values, by its column; "": none has.
     known_until: dict[str, str] = field(default_factory=dict)
+    made_by: str = ""  # digest of the class that made the arrays, its arguments and source; "": not known
 
     def num_after(self, day: date) -> int:
         """Returns the samples of the training split on later days; by its share of days if not known."""

@@ -221,6 +221,21 @@ def serves_rows(workload: Any) -> bool:
     return hasattr(workload, "features") and name != stub
 
 
+def predicts_nothing(workload: Any) -> str:
+    """Returns why `predict` has nothing to write of a workload's versions; "" where they predict.
+
+    >>> predicts_nothing(object()).partition(",")[0]
+    'object predicts neither rows nor lists'
+    """
+    if serves_rows(workload) or all(hasattr(workload, name) for name in ("recommend", "popular", "users")):
+        return ""
+    return (
+        f"{type(workload).__qualname__} predicts neither rows nor lists, and the stage predict would fail "
+        f"each night once a version of it serves; give it `features` and `predict`, or `recommend`, "
+        f"`popular` and `users`, or set predict.to: ''"
+    )
+
+
 def has_estimator(workload: Any) -> bool:
     """Returns whether a workload's model is no network: it has `estimator` (EstimatorWorkload)."""
     return hasattr(workload, "estimator")

@@ -38,7 +38,7 @@ from daybreak.data.features import is_ripe, past_of, read_clean, rows_of, sample
 from daybreak.data.partitions import CLEAN, part_of, partitions
 from daybreak.storage import known_digests
 from daybreak.storage.home import Home
-from daybreak.storage.source_code import running_digest
+from daybreak.storage.source_code import class_digest, running_digest
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -98,6 +98,7 @@ def prepare(
         num_unripe_days=unripe,
         num_of_days=num_of_days,
         known_until=known_until,
+        made_by=class_digest(plug.use, plug.model_extra or {}),
         num_bytes=sum(path.stat().st_size for path in ARRAYS.rglob("*") if path.is_file()),
     )
 

@@ -8,7 +8,8 @@ process reads the safetensors into the workload that model.json names, imported 
 Arrays are those of the newest closed night: the newest commit of the ledger whose folder is still here. A
 rollback is a commit of the night restored by it, so the data goes back too. Before the first night is closed,
 while it promotes its version, that night's own arrays serve. Arrays are mapped, and stay readable when the
-folder is removed.
+folder is removed. Where another class made them, as while an edit of the workload has yet to be proven
+better, the version makes its own of the same clean rows.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.record_types import Night, Refit, Version
+from daybreak.contract.record_types import Dataset, Night, Refit, Version
 from daybreak.contract.workload import ARRAYS
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
@@ -54,11 +55,35 @@ def arrays_of(home: Home, night: str) -> NightArrays | None:
     return None
 
 
-def case_of(version: Path, arrays: Path | None, *, online: bool = True) -> dict[str, Any]:
-    """Returns what the process of a version is to load (daybreak/serving/version_worker.py)."""
+def rows_of_others(home: Home, version: Version, arrays: NightArrays | None) -> Path | None:
+    """Returns the folder of the night of some arrays where another class than the version's made them.
+
+    The version's own code then makes arrays of that night's clean rows. None where it need not, or where the
+    class is not on record.
+    """
+    if arrays is None:
+        return None
+    folder = arrays.folder.parents[1]
+    made = records.find(Dataset, folder / records.RUN)
+    of_night = [one for one in ledger.commits(home) if one.night == version.night and not one.rollback]
+    datasets = [branch.read_at(home, commit.id, Dataset) for commit in of_night]
+    if records.names_folder(version.night):
+        datasets.append(records.find(Dataset, home.nights / version.night / records.RUN))
+    own = next((one.made_by for one in datasets if one), "")
+    return folder if made and made.made_by and own and made.made_by != own else None
+
+
+def case_of(
+    version: Path, arrays: Path | None, *, online: bool = True, night: Path | None = None
+) -> dict[str, Any]:
+    """Returns what the process of a version is to load (daybreak/serving/version_worker.py).
+
+    `night` is the folder of a night of whose clean rows it makes its arrays, in place of those of `arrays`.
+    """
     return {
         "version": str(version),
         "arrays": str(arrays) if arrays else "",
+        "night": str(night) if night else "",
         "online": online,
         "threads": 0,
     }

@@ -53,7 +53,7 @@ class VersionProcess(CodeHost):
         reads: Iterable[Path] = (),
     ) -> None:
         """Starts the process and loads the version as the case says; ReleaseError where it does not load."""
-        folders = (Path(case[name]) for name in ("version", "arrays") if case[name])
+        folders = (Path(case[name]) for name in ("version", "arrays", "night") if case[name])
         worker = "daybreak.serving.version_worker"
         super().__init__(worker, answer_s=answer_s, home=home, reads=(*reads, *folders))
         self.thread = _Thread(1, thread_name_prefix=f"version {number}")

@@ -3,7 +3,8 @@
 `load` is the first verb (daybreak/registry/host.py), and says what the version does: it recommends to
 `users`, predicts `rows`, or scores `samples` alone.
 
-    load       version, arrays, online, threads      the kind of its answers, and what they are of
+    load       version, arrays, night, online, threads
+                                                     the kind of its answers, and what they are of
     recommend  users, top                            items: a list each, empty for a user who is not known
     popular    top                                   items
     likely     num                                   users
@@ -15,7 +16,9 @@
 """
 
 import logging
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
@@ -58,8 +61,9 @@ def expect_online(workload: Any) -> None:
 class LoadedVersion:
     """A version, ready to answer.
 
-    Of the case: `version` and `arrays` are folders; `online` says whether it has to answer users or rows;
-    `threads` is how many a model may take, 0 as many as it likes.
+    Of the case: `version` and `arrays` are folders, and so is `night`, of whose clean rows it makes arrays of
+    its own where it is named; `online` says whether it has to answer users or rows; `threads` is how many a
+    model may take, 0 as many as it likes.
     """
 
     def __init__(self, case: Mapping[str, Any]) -> None:
@@ -79,6 +83,8 @@ class LoadedVersion:
             return
         recommends = hasattr(self._workload, "recommend") and hasattr(self._workload, "popular")
         if recommends and self._arrays:
+            if case["night"]:
+                self._arrays = self._own_arrays(folder, Path(case["night"]))
             self._served = self._workload.dataset(self._arrays, "serve")
         elif case["online"]:
             raise ReleaseError("no night has its arrays here any more; run a night")
@@ -176,6 +182,27 @@ class LoadedVersion:
         lists = pa.table({**texts, "item": pa.array(names["item"], pa.string())})
         pq.write_table(_with(lists, beside), to, **WRITING)
         return {}
+
+    def _own_arrays(self, version: Path, night: Path) -> Path:
+        """Makes arrays of the clean rows of a night, where another class made those that are there.
+
+        A class that reads clean rows by itself has none. Raises ReleaseError where its arrays are not made of
+        the whole window at once.
+        """
+        assert self._arrays is not None
+        if hasattr(self._workload, "features"):
+            raise ReleaseError(
+                f"{type(self._workload).__qualname__} makes lists of samples by `features`, and the newest "
+                f"are by another class; take its own class again for a night, by params.yaml"
+            )
+        if not hasattr(self._workload, "arrays"):
+            return self._arrays
+        from daybreak.data import prepare
+
+        own = Path(tempfile.mkdtemp(prefix="arrays-"))
+        with chdir(night):
+            prepare.remake(self._workload, version / carried_code.MODEL, own)
+        return own
 
     @property
     def _unit(self) -> str:

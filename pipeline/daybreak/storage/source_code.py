@@ -10,11 +10,13 @@ comes with Daybreak is its own folder alone, so that an edit of the rest does no
 import ast
 import hashlib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from daybreak.contract import code_path
 from daybreak.contract.errors import ParamsError
@@ -147,6 +149,12 @@ def expect_portable(files: Iterable[Path], *, what: str, max_mb: float) -> None:
             f"night.max_code_mb: {max_mb:g} allows; the largest: {named}: have git ignore what is not code, "
             f"keep it in a bucket, or raise night.max_code_mb"
         )
+
+
+def class_digest(use: str, arguments: Mapping[str, Any]) -> str:
+    """Returns the digest of a workload's class: its import path, arguments and source files."""
+    parts = (use, json.dumps(arguments, sort_keys=True), source_digest(use))
+    return _md5("\n".join(parts).encode())
 
 
 @cache  # of files that this process runs: the launcher asks at each look, and an update needs a new process

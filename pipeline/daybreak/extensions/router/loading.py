@@ -1,7 +1,8 @@
 """Loads versions for a router, each into a separate process.
 
-All versions answer from the arrays of one night (daybreak/serving/recorded.py), so that versions differ by
-their models alone. A version that predicts rows needs no arrays.
+All versions answer from the arrays of one night (daybreak/serving/recorded.py), or from its clean rows where
+another class made these, so that versions differ by their models and classes alone. A version that predicts
+rows needs no arrays.
 """
 
 import tempfile
@@ -12,7 +13,7 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.extensions.router.answers import Answers, Predictor, texts
 from daybreak.registry import aliases, carried_code
 from daybreak.registry.host import NoAnswer
-from daybreak.serving.recorded import NightArrays, arrays_of, case_of, recorded
+from daybreak.serving.recorded import NightArrays, arrays_of, case_of, recorded, rows_of_others
 from daybreak.serving.version_process import VersionProcess
 from daybreak.storage.home import Home
 
@@ -36,7 +37,8 @@ class VersionLoader:
             folder = carried_code.fetch(
                 self._home, f"models:/{self.name}/{number}", version, into=Path(scratch)
             )
-            case = case_of(folder, arrays.folder if arrays else None)
+            others = rows_of_others(self._home, version, arrays)
+            case = case_of(folder, arrays.folder if arrays else None, night=others)
             process = VersionProcess(number, {**case, "threads": 1}, answer_s=self._answer_s, home=self._home)
         return served(process, number, night=arrays.night if arrays else "", top=self._top, keep=self._keep)
 

@@ -25,7 +25,7 @@ from daybreak.contract import records
 from daybreak.contract.days import newest_over
 from daybreak.contract.errors import DataError, ParamsError, PipelineError
 from daybreak.contract.table import Table
-from daybreak.contract.workload import ARRAYS, State, write_state
+from daybreak.contract.workload import ARRAYS, State, predicts_nothing, write_state
 from daybreak.data import casts, drift, prepare, source, suite
 from daybreak.data.bad_cells import without_texts
 from daybreak.data.corrections import corrects, sample_rows
@@ -84,6 +84,8 @@ class RowChecks(ModelChecks):
                 f"{plug.use} makes arrays of a whole window, not of a day; "
                 f"try it with: daybreak night --here --until evaluate"
             )
+        if self._params.predict.to and (fault := predicts_nothing(workload)):
+            self.doubts.append(fault)
         self._began, self._cpu = time.monotonic(), time.process_time()  # what came before was imports
         return workload
 
