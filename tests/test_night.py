@@ -297,6 +297,7 @@ def test_a_night_of_a_schedule_that_does_not_wait_takes_the_newest_day_of_the_so
         (40, 40, r"[-\d]+ [:\d]+ UTC, as it opens after half of night.train_hours"),
         (90, 60, r"[-\d]+ [:\d]+ UTC, as it opens after half of night.train_hours"),  # as of a backfill
     ],
+    ids=["20", "40", "90"],
 )
 def test_the_deadline_counts_from_when_the_night_was_due_and_leaves_half_of_the_time_to_train(
     repository: Path, late_minutes: int, left_minutes: int, told: str, caplog: pytest.LogCaptureFixture

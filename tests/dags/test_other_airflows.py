@@ -16,10 +16,11 @@ from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract import params, records
-from daybreak.contract.record_types import Night
+from daybreak.contract.record_types import Night, Predictions
 from tests.dags.servers import (
     IDENTITY,
     ROOT,
@@ -50,6 +51,17 @@ SKIPPED = {"review", "approve", "refit", "predict", "predict_ahead"}
 RUNS = "/api/v2/dags/retrain.fraud/dagRuns"
 
 
+ASSETS = ("champion", "predictions")
+# A team's own, which starts whenever another version serves, or predictions are written, and says which.
+DOWNSTREAM = f"""
+from airflow.sdk import DAG, Asset, task
+for what in {ASSETS}:
+    with DAG(f"after_{{what}}", schedule=[Asset(name=f"fraud {{what}}", uri=f"daybreak://fraud/{{what}}")]):
+        @task
+        def heard(triggering_asset_events=None):
+            return [event.extra for events in triggering_asset_events.values() for event in events]
+        heard()
+"""
 CLUSTER = ["apache-airflow-providers-celery", "redis", "psycopg2-binary", "asyncpg"]
 
 
@@ -65,7 +77,8 @@ def airflow_of(version: str, folder: Path, *more: str) -> Path:
 def home(tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Path]) -> Path:
     folder = begun("fraud", tmp_path_factory.mktemp("homes"))
     told = 'notify.command=cat >> "${TOLD:-/dev/null}"'
-    params.override(folder, ["ingest.history_days=45", *SMALL, "train.epochs=1", told], into=folder)
+    keys = ["ingest.history_days=45", *SMALL, "train.epochs=1", "predict.to='var/predictions/{day}'", told]
+    params.override(folder, keys, into=folder)
     commit = ["git", *IDENTITY, "commit", "--all", "--quiet", "--message", "train less"]
     subprocess.run(commit, cwd=folder, check=True)
     (folder / "var").mkdir()
@@ -172,6 +185,17 @@ def trigger(airflow: Standalone, run: str) -> None:
     assert airflow.ask("POST", RUNS, body)[0] == 200
 
 
+def told_downstream(airflow: Standalone, what: str) -> dict[str, object] | None:
+    """What the DAG that an asset starts has heard of it, once a run of it has ended well."""
+    path = f"/api/v2/dags/after_{what}/dagRuns"
+    runs = airflow.ask("GET", f"{path}?state=success")[1]["dag_runs"]
+    if not runs:
+        return None
+    value = f"{path}/{runs[0]['dag_run_id']}/taskInstances/heard/xcomEntries/return_value"
+    (event,) = json.loads(json.dumps(airflow.ask("GET", value)[1]["value"]))
+    return dict(event)
+
+
 def pause(airflow: Standalone, paused: bool) -> None:
     assert airflow.ask("PATCH", "/api/v2/dags/retrain.fraud", {"is_paused": paused})[0] == 200
 
@@ -218,11 +242,14 @@ def test_a_person_answers_the_form(version: str, tmp_path: Path) -> None:
     assert approval[:3] == ["approve", "--reason", "seen"]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("executor", ["LocalExecutor", "CeleryExecutor"])
-def test_a_night_runs_on_postgresql_by_one_scheduler_or_two_celery_workers(
+EXECUTORS = [pytest.param("LocalExecutor", marks=pytest.mark.matrix), "CeleryExecutor"]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_night_runs_on_postgresql_by_one_scheduler_or_two_celery_workers_and_starts_what_is_downstream(
     executor: str, home: Path, postgres: str, tmp_path: Path
 ) -> None:
+    """The LocalExecutor of the pinned Airflow has a night in test_night.py, on PostgreSQL as well."""
     if shutil.which("redis-server") is None:
         pytest.skip("no Redis here; install Debian's package redis-server")
     commands, dags = airflow_of("3.3.2", tmp_path / "airflow", *CLUSTER), tmp_path / "dags"
@@ -231,7 +258,8 @@ def test_a_night_runs_on_postgresql_by_one_scheduler_or_two_celery_workers(
     (file,) = dags.iterdir()
     assert INTERVAL in file.read_text()
     file.write_text(file.read_text().replace(INTERVAL, AT_ONCE))
-    redis, told = free_port(), tmp_path / "told"
+    (dags / "downstream.py").write_text(DOWNSTREAM)
+    redis, told, is_first = free_port(), tmp_path / "told", not any((home / "nights").glob("*"))
     database = f"postgresql+psycopg2://airflow@/{executor.lower()}?host={postgres}"
     subprocess.run(["createdb", "--host", postgres, "--username=airflow", executor.lower()], check=True)
     workers = ["one", "two"] if executor == "CeleryExecutor" else []
@@ -254,9 +282,23 @@ def test_a_night_runs_on_postgresql_by_one_scheduler_or_two_celery_workers(
         airflow.until(told.exists)
         pause(airflow, False)
         state, tasks = ended(airflow, executor)
-    assert state == "success", tasks
+        assert state == "success", tasks
+        promoted = tasks["promote"] == "success"
+        assert promoted or not is_first
+        heard = {
+            what: airflow.until(lambda what=what: told_downstream(airflow, what))
+            for what in ASSETS
+            if promoted or what == "predictions"
+        }
     assert f"run {executor} of retrain.fraud has opened no night" in told.read_text()
     night = records.read(Night, home / "nights" / executor / records.RUN)
     assert night.airflow_run == f"retrain.fraud/{executor}"
     for name in workers:  # both took part
         assert "succeeded in" in (tmp_path / name / "airflow.log").read_text()
+    made = records.read(Predictions, home / "nights" / executor / records.RUN)
+    facts = {"day": str(made.day), "version": made.version, "num_rows": made.num_rows, "to": made.to}
+    assert heard["predictions"].items() >= {"event": "predictions", **facts}.items()
+    rows = [pq.read_metadata(path).num_rows for path in (home / made.to).glob("part-*.parquet")]
+    assert sum(rows) == made.num_rows > 0
+    if promoted:
+        assert heard["champion"].items() >= {"event": "champion", "version": made.version}.items()
