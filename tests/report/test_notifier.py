@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
+import psutil
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
@@ -410,6 +411,27 @@ def test_a_service_that_does_not_answer_delays_nobody_and_its_url_is_in_no_log(
         assert time.monotonic() - began < 300
     assert "the message was not sent to URL 1 of 1: it did not answer in 3 s" in caplog.text
     assert "canary" not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_a_command_that_does_not_end_is_ended_with_what_it_has_started(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notifier, "LIMIT_S", 1)
+    started = tmp_path / "started"
+    command = f"sleep 600 & echo $! > {started}; wait"
+    (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: '{command}'}}\n")
+    assert not notifier.send(Home.here(), "hello")
+    assert "the notifier took more than 1 s" in caplog.text
+    while is_running(int(started.read_text())):
+        pass  # until the system has taken it away
+
+
+def is_running(process: int) -> bool:
+    """Returns whether a process has not ended; in a container, nobody may reap one that has."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_url_that_fails_keeps_the_message_from_no_other(

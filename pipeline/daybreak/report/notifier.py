@@ -12,6 +12,7 @@ ended after `LIMIT_S`.
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -210,21 +211,36 @@ def _faults(message: str, command: str, urls: Sequence[str]) -> list[str]:
 
 
 def _run(command: str, message: str) -> str:
+    """Runs the command with the message, and returns why it failed; "" where it did not."""
     try:
-        # What it prints goes to standard error: standard output is for the stage's record alone.
-        subprocess.run(
-            command, shell=True, input=message, text=True, check=True, timeout=LIMIT_S, stdout=STDERR
-        )
-    except subprocess.CalledProcessError as error:  # without the command, whose address may be a secret
-        fault = f"ended with exit status {error.returncode}"
+        status = _status(command, message)
     except subprocess.TimeoutExpired:
         fault = f"took more than {LIMIT_S} s"
     except OSError as error:
         fault = f"did not start: {error.strerror}"
     else:
-        return ""
+        if status == 0:
+            return ""
+        fault = f"ended with exit status {status}"  # without the command, whose address may be a secret
     log.error("the notifier %s; look at notify.command in params.yaml", fault)
     return fault
+
+
+def _status(command: str, message: str) -> int:
+    """Returns the exit status of a command, which is ended after `LIMIT_S` with all that it started.
+
+    What it prints goes to standard error: standard output is for the stage's record alone.
+    """
+    process = subprocess.Popen(
+        command, shell=True, stdin=subprocess.PIPE, text=True, stdout=STDERR, start_new_session=True
+    )
+    try:
+        process.communicate(message, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    return process.returncode
 
 
 def _send(urls: tuple[str, ...], message: str) -> list[str]:
