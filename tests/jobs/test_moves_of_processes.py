@@ -1,7 +1,7 @@
 """Jobs of real processes step down to a cheaper machine, and come back where that turns out slow."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -80,7 +80,12 @@ class Cheaper(Local):
 
 
 def trained(
-    folder: Path, workload: str, *, planned_s: dict[str, float], prices: dict[str, float]
+    folder: Path,
+    workload: str,
+    *,
+    planned_s: dict[str, float],
+    prices: dict[str, float],
+    triggers: tuple[str, ...] = (),
 ) -> tuple[Training, Cheaper]:
     """Trains on a, with d as a cheaper machine of less memory, and returns what came back."""
     plug = Plug(use=f"{__name__}:{workload}")
@@ -114,6 +119,9 @@ def trained(
             sizes=placements["a"].sizes,
         )
         params = nights.make_params().model_copy(update={"workload": plug})
+        objective = "time" if triggers else "cost"  # by which no job steps down by itself
+        asked = params.plan.model_copy(update={"triggers": triggers, "objective": objective})
+        params = params.model_copy(update={"plan": asked})
         backend = Cheaper()
         until = time.monotonic() + 480
         while time.monotonic() < until:
@@ -159,3 +167,28 @@ def test_a_job_whose_device_waits_for_samples_steps_down_to_a_slower_one_and_sta
     assert training.device_use is not None
     assert training.device_use < 0.4
     assert (training.stopped_by, training.num_samples) == ("finished", NUM_SAMPLES)
+
+
+def batches(beat: Mapping[str, object]) -> float:
+    return float(str(beat["batch_size"]))
+
+
+@pytest.mark.slow
+def test_triggers_change_the_batch_of_a_real_job_and_move_it_each_once_with_each_sample_once(tmp_path):
+    """Its batches are small, so it gets larger ones; as they are large, it goes to the cheaper machine."""
+    signal = f"{__name__}:batches"
+    training, backend = trained(
+        tmp_path,
+        "AsFastAnywhere",
+        planned_s={"a": 60.0, "d": 90.0},
+        prices={"a": 3.0, "d": 0.5},
+        triggers=(f"{signal} < 40 for 0.1 min: larger batch", f"{signal} > 60 for 0.1 min: step down"),
+    )
+    assert [taken.name for taken in training.fallbacks] == ["triggered batch", "triggered move"]
+    batch, move = (taken.reason for taken in training.fallbacks)
+    assert batch.startswith(f"batches of 64 in place of 32, as {signal} was 32 to 32 for 0.1 min")
+    assert move.startswith(f"to d, as {signal} was 64 to 64 for 0.1 min")
+    assert backend.asked == ["a", "d"]
+    assert (training.stopped_by, training.num_samples) == ("finished", NUM_SAMPLES)
+    assert all(epoch.whole for epoch in training.epochs)
+    assert training.num_updates < 0.8 * NUM_SAMPLES / 32

@@ -3,7 +3,7 @@
     BUCKET/things/DIGEST/    a folder that does not change: arrays, a model to start from, code; `whole.json`,
                              the list of files with sizes and digests, is written last
     BUCKET/jobs/NAME/        needs.json   the things that the job needs, and their paths
-                             down/        updates for the job: job.json, attempt, end_by.json
+                             down/        updates for the job: job.json, attempt, end_by.json, batch.json
                              up/NODE/     a machine's output: heartbeats, starts, errors, model, result
 
 Any URL of fsspec is a bucket whose client is on both machines; the image `trainer` has that of gs://. Nothing
@@ -33,7 +33,7 @@ from daybreak.storage.source_code import archived_name
 
 log = logging.getLogger(__name__)
 
-DOWN = ("job.json", "attempt", "end_by.json")
+DOWN = ("job.json", "attempt", "end_by.json", "batch.json")
 MEASURED = ("profile.json", "machinetrial.json")  # what short jobs leave
 LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # append-only
 CODE = "code"  # on the machine, beside data/

@@ -363,10 +363,20 @@ class Epoch(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken(Record):
-    """A fallback that training took to be done in time and within the budget, or to cost less."""
+    """A fallback that training took to be in time and within the budget, to cost less, or by a trigger."""
 
     time: datetime
-    name: Literal["on-demand", "next fallback", "scale up", "step down", "undo", "finish early", "checkpoint"]
+    name: Literal[
+        "on-demand",
+        "next fallback",
+        "scale up",
+        "step down",
+        "undo",
+        "triggered move",
+        "triggered batch",
+        "finish early",
+        "checkpoint",
+    ]
     usd: float  # expected extra cost of the rest of the work; below 0: saved
     reason: str
 

@@ -32,6 +32,7 @@ from daybreak import hooks
 from daybreak.contract import code_path, extras
 from daybreak.contract.errors import ParamsError, without_password
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
+from daybreak.contract.trigger_lines import opposed, parse
 
 A_CENTURY = 36_525  # days; a calendar ends
 HOURS, MINUTES = 24 * A_CENTURY, 1440 * A_CENTURY  # of a century
@@ -324,6 +325,17 @@ class PlanParams(Section):
     """US dollars that trying other batch sizes and machine counts, for `quality` also more samples, may
     cost in 30 nights; 0: nothing is tried, nor for `knee` or with
     `usd_per_hour_saved` for `time`."""
+
+    triggers: tuple[str, ...] = ()
+    """What a job does where a measured figure stays beyond a limit, such as
+    `device_use < 0.3 for 10 min: step down` (docs/train.md)."""
+
+    @field_validator("triggers")
+    @classmethod
+    def _are_triggers(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
+        if why := opposed(tuple(map(parse, lines))):
+            raise ValueError(why)
+        return lines
 
     @property
     def ranking(self) -> Literal["cost", "time", "knee"]:
@@ -793,3 +805,13 @@ class Params(Sections):
     validate_: ValidateParams = Field(ValidateParams(), alias="validate")
     evaluate: EvaluateParams = EvaluateParams()
     notify: NotifyParams = NotifyParams()
+
+    @model_validator(mode="after")
+    def _triggers_have_sizes(self) -> Self:
+        asked = [line for line in self.plan.triggers if parse(line).action.endswith("batch")]
+        if asked and self.train.batch_growth == "none":
+            raise ValueError(
+                f"plan.triggers has {asked[0]!r}, and train.batch_growth is none, so that there is no other "
+                f"size to train with; set it to goodput"
+            )
+        return self

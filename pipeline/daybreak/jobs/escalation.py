@@ -48,18 +48,21 @@ from daybreak.jobs.remaining_work import (
 from daybreak.machines.startup import QUEUE
 from daybreak.training.learning_rate import MARGIN
 
-Change = Literal["on-demand", "next fallback", "scale up", "step down", "undo"]
+Change = Literal[
+    "on-demand", "next fallback", "scale up", "step down", "undo", "triggered move", "triggered batch"
+]
 EVEN = 0.5  # chance of being in time, or not
 
 
 @dataclass(frozen=True, kw_only=True)
 class FallbackChoice:
-    """The placement to be on; None: wait. If it is a change of placement, its name, cost and reason, too."""
+    """The placement to be on; None: wait. If something changes, its name, cost and reason, too."""
 
     placement: Placement | None
     name: Change | Literal[""] = ""
     usd: float = 0.0
     reason: str = ""
+    batch_size: int = 0  # to train with from now on; 0: as it is
 
 
 def forced(job: ObservedJob) -> FallbackChoice:

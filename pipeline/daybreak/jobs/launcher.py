@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from daybreak.contract import clock as night_clock
+from daybreak.contract import trigger_lines
 from daybreak.contract.backend import LIVE, TICK_S, Backend, JobState
 from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import duration
@@ -234,6 +235,7 @@ def _act(
             confidence=limits.confidence,
             budget_usd=night.budget_usd,
             to_save=limits.ranking == "cost",
+            triggers=tuple(map(trigger_lines.parse, limits.triggers)),
             clock=clock,
             awake=awake,
             into=into,

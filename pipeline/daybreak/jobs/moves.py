@@ -11,6 +11,15 @@ What deadline and budget force comes first (escalation.py). Where that leaves th
                 faster, if the plan was to be fast or nothing costs anything), or if the loss has risen
                 since. The old placement, too, has to be in time.
 
+What a team's triggers ask for (triggers.py) comes before these two, `MOST_TRIGGERED` times at most:
+
+    triggered move    up: to the cheapest rest among faster placements; down: among those of a lower price, or
+                      slower ones of the same. The rest, its restart included, may cost as much more as the
+                      trigger says: by default nothing for a step down, and what the budget leaves for a step
+                      up. The new placement has to be in time, too. Nothing but a trigger, or what is forced,
+                      moves the job from there.
+    triggered batch   to the next size of the plan, larger or smaller, for the rest of the run
+
 No job moves more than `MOST_MOVES` times like this, and it returns to a placement that it has left only to
 undo, or where that is spot. The rate on a placement is the measured one where the job has run there, else the
 plan's, slower by as much as training was slower than planned (remaining_work.py).
@@ -18,7 +27,7 @@ plan's, slower by as much as training was slower than planned (remaining_work.py
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import exp, log
+from math import exp, inf, log
 from typing import Literal
 
 from daybreak.contract.formats import dollars, duration
@@ -29,9 +38,10 @@ from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.escalation import FallbackChoice
 from daybreak.jobs.observed_job import PATIENCE_S, ObservedJob, placements
 from daybreak.jobs.remaining_work import faster, forecast, waits_for_samples
+from daybreak.jobs.triggers import Fired
 from daybreak.machines.startup import start_s
 
-MOST_MOVES = 2
+MOST_MOVES, MOST_TRIGGERED = 2, 6
 REPAYS = 3.0  # times what the restart costs
 LEAST_SHARE = 0.1  # of the dollars or seconds that are left
 SURE = 0.115  # deviation of the logarithm of a rate that is known well enough: a steady one of 15 s
@@ -40,9 +50,61 @@ TRIAL_S = 600.0  # until a machine is known to be slow, and has done next to not
 
 
 def may_move(job: ObservedJob) -> bool:
-    """Returns whether a job runs, at a rate that is known well, and has moves left."""
+    """Returns whether a job may move because that pays: it has moves left, and no trigger led it here."""
+    return _is_known(job) and job.num_moves < MOST_MOVES and not job.is_triggered
+
+
+def _is_known(job: ObservedJob) -> bool:
+    """Returns whether a job runs, at a rate that is known well."""
     known = job.rate is not None and job.rate.error <= SURE
-    return job.state == "running" and known and job.num_moves < MOST_MOVES
+    return job.state == "running" and known
+
+
+def triggered(job: ObservedJob) -> FallbackChoice | None:
+    """Returns what the first trigger leads to that holds and can be followed; None: nothing."""
+    if job.state != "running" or job.num_triggered >= MOST_TRIGGERED:
+        return None
+    return next((choice for fired in job.fired if (choice := _followed(job, fired))), None)
+
+
+def _followed(job: ObservedJob, fired: Fired) -> FallbackChoice | None:
+    trigger = fired.trigger
+    if trigger.action in ("larger batch", "smaller batch"):
+        size, is_larger = job.batch_size, trigger.action == "larger batch"
+        sizes = [each.batch_size for each in job.placement.sizes]
+        beyond = [each for each in sizes if (each > size if is_larger else each < size)]
+        if not beyond:
+            return None
+        best = min(beyond) if is_larger else max(beyond)
+        why = f"batches of {best} in place of {size}, as {fired.why}"
+        return FallbackChoice(placement=job.placement, name="triggered batch", reason=why, batch_size=best)
+    if not _is_known(job):
+        return None
+    is_up = trigger.action == "step up"
+    most_usd = trigger.most_usd if trigger.most_usd is not None else inf if is_up else 0.0
+    here_usd = _rest_usd(job, job.placement)
+    allowed = [
+        placement
+        for placement in (*placements(job), *job.plan.cheaper)
+        if placement.rental not in {job.placement.rental, *job.refused}
+        and (_is_above(job, placement) if is_up else _is_below(job, placement))
+        and _rest_usd(job, placement) <= min(job.left_usd, here_usd + most_usd)
+        and _in_time(job, placement)
+        and _would_stay(job, placement)
+    ]
+    if not allowed:
+        return None
+    best_of = min(allowed, key=lambda placement: (_rest_usd(job, placement), _rest_s(job, placement)))
+    return _moved(job, best_of, "triggered move", fired.why)
+
+
+def _is_above(job: ObservedJob, placement: Placement) -> bool:
+    return placement.expected_s < job.placement.expected_s
+
+
+def _is_below(job: ObservedJob, placement: Placement) -> bool:
+    here, there = ((usd_per_hour(each), -each.expected_s) for each in (job.placement, placement))
+    return there < here
 
 
 def undo(job: ObservedJob) -> FallbackChoice | None:
@@ -157,7 +219,7 @@ def _beside(job: ObservedJob, placement: Placement) -> str:
 
 
 def _moved(
-    job: ObservedJob, placement: Placement, name: Literal["step down", "undo"], why: str
+    job: ObservedJob, placement: Placement, name: Literal["step down", "undo", "triggered move"], why: str
 ) -> FallbackChoice:
     more_usd = _rest_usd(job, placement) - _rest_usd(job, job.placement)
     return FallbackChoice(

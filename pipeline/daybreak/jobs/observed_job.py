@@ -9,15 +9,18 @@ from typing import Literal
 from daybreak.contract.backend import TICK_S, JobState
 from daybreak.contract.record_parts import Placement, Rental
 from daybreak.contract.record_types import Plan
+from daybreak.contract.trigger_lines import Trigger
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.outlook import NORMAL, Z90, Rate
 from daybreak.jobs.submissions import JobAttempt, JobAttempts
+from daybreak.jobs.triggers import Fired, fired
 from daybreak.machines.startup import start_s
 from daybreak.training.recipe import Recipe
 
 Standing = Literal["none", "queued", "running", "refused"]  # refused: a few minutes ago at most
-CHANGES = ("on-demand", "next fallback", "scale up", "step down", "undo")  # of machines
+CHANGES = ("on-demand", "next fallback", "scale up", "step down", "undo", "triggered move")  # of machines
+TRIGGERED = ("triggered move", "triggered batch")
 PATIENCE_S = 2 * TICK_S
 FORGET_S = HOUR_S  # after which a refusal no longer counts
 LEAST_SPREAD = 0.02  # lower bound of the standard deviation of the logarithm of a time
@@ -56,6 +59,9 @@ class ObservedJob:
     num_moves: int = 0  # that nothing forced (moves.py)
     to_save: bool = False  # cheaper machines are looked for
     loss_rose: bool = False  # since it left `before`
+    fired: Sequence[Fired] = ()  # triggers that hold
+    num_triggered: int = 0  # changes by triggers
+    is_triggered: bool = False  # a trigger led to its machines
 
     @property
     def num_samples(self) -> int:
@@ -75,6 +81,7 @@ def observe(
     confidence: float,
     left_usd: float,
     to_save: bool = False,
+    triggers: Sequence[Trigger] = (),
 ) -> ObservedJob:
     """Returns what is known of a job.
 
@@ -89,6 +96,7 @@ def observe(
         confidence: the required chance that it is done in time.
         left_usd: of the budget of the night.
         to_save: whether the plan was to be cheap, and the job moves to cheaper machines where it is ahead.
+        triggers: of the team, by what is measured.
     """
     last, here = attempts.last, attempts.on_this_placement
     standing, began = _standing(attempts, state, now)
@@ -96,6 +104,7 @@ def observe(
     changes = [taken.name for taken in attempts.taken if taken.name in CHANGES]
     by_choice = bool(changes) and changes[-1] in ("scale up", "step down")
     before = stays[-2] if len(stays) > 1 and by_choice else None
+    triggered = [taken.time.timestamp() for taken in attempts.taken if taken.name in TRIGGERED]
     heard = last is not None and bool(heartbeats.since(last.at))
     return ObservedJob(
         plan=plan,
@@ -127,6 +136,9 @@ def observe(
         num_moves=sum(taken.name in ("step down", "undo") for taken in attempts.taken),
         to_save=to_save,
         loss_rose=before is not None and heartbeats.loss_rose(since=before.since, at=stays[-1].since),
+        fired=fired(triggers, heartbeats, since=max([here[0].at, *triggered]), now=now) if here else (),
+        num_triggered=len(triggered),
+        is_triggered=bool(changes) and changes[-1] == "triggered move",
     )
 
 

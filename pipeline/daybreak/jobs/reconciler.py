@@ -8,7 +8,7 @@ failures: a job is restarted as often as it is preempted, and `MAX_RESTARTS` tim
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from daybreak.contract.backend import LIVE, Backend, Job, JobState, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.record_parts import Placement, Taken
 from daybreak.contract.record_types import Plan, Training
+from daybreak.contract.trigger_lines import Trigger
 from daybreak.jobs import collector, observed_job
 from daybreak.jobs.decider import decide
 from daybreak.jobs.escalation import FallbackChoice
@@ -33,7 +34,7 @@ from daybreak.machines import startup
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import worker_errors
-from daybreak.training.recipe import MOVING, Recipe, Result
+from daybreak.training.recipe import BATCH, MOVING, Recipe, Result
 from daybreak.training.supervision import ended_early_by
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Reconciler:
         confidence: float,
         budget_usd: float,
         to_save: bool,
+        triggers: Sequence[Trigger],
         clock: Callable[[], float],
         awake: Callable[[], float],
         into: Path = collector.MODEL,
@@ -69,7 +71,7 @@ class Reconciler:
         self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
         self.backend = backend
         self.clock, self.awake = clock, awake
-        self.confidence, self.to_save = confidence, to_save
+        self.confidence, self.to_save, self.triggers = confidence, to_save, triggers
         self.deadline = recipe.train_until.timestamp()
         self.jobs = PlacementJobs(
             plan,
@@ -142,6 +144,9 @@ class Reconciler:
         if now < self.deadline and choice.placement and choice.placement.rental != last.placement.rental:
             self.attempts.change(leaving=True, to=choice.placement, taken=self._taken(now, choice))
             self._cancel(now)
+        if choice.batch_size and (taken := self._taken(now, choice)):
+            records.replace_text(self.folder / BATCH, json.dumps({"batch_size": choice.batch_size}) + "\n")
+            self.attempts.take(taken)
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
         total, ahead = observed.num_samples, forecast(observed, observed.placement)
@@ -236,6 +241,7 @@ class Reconciler:
             confidence=self.confidence,
             left_usd=self.budget.left_usd,
             to_save=self.to_save,
+            triggers=self.triggers,
         )
 
     def _hang(self, now: float) -> str:

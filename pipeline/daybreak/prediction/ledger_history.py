@@ -27,7 +27,8 @@ from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
 
-ELSEWHERE = ("on-demand", "next fallback", "scale up", "step down", "undo")  # changes of machines
+# Changes of machines.
+ELSEWHERE = ("on-demand", "next fallback", "scale up", "step down", "undo", "triggered move")
 LEAST_S = 120.0  # before a restart, from which an update's time is learned
 
 

@@ -132,13 +132,18 @@ class BatchSchedule:
         """The size to go back to, as the loss has risen since batches grew; 0 where it has not."""
         return self._watch.undo_to
 
-    def next_size(self, *, seen: int, most: float) -> int:
-        """Returns the batch size to change to now, at most `most`; 0 to keep the current size."""
+    def next_size(self, *, seen: int, most: float, asked: int = 0) -> int:
+        """Returns the batch size to change to now, at most `most`; 0 to keep the current size.
+
+        A size that is `asked` for is taken in place of the best one, unless the loss has not borne it.
+        """
         start, size = self._sizes[-1]
         if not self._offered or start > seen:
             return 0
         if self.undo_to:
             return self.undo_to
+        if asked in [each.batch_size for each in self._offered] and asked <= min(most, self._most):
+            return asked if asked != size else 0
         best = self._best(size, most=min(most, self._most))
         if best > size:
             return min(each.batch_size for each in self._offered if each.batch_size > size)

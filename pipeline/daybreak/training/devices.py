@@ -5,6 +5,7 @@ import resource
 from collections import Counter
 from collections.abc import Iterable
 
+import psutil
 import torch
 
 from daybreak.contract.errors import JobError
@@ -46,6 +47,16 @@ def peak_memory_bytes() -> int:
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def memory_use() -> float | None:
+    """Returns the share of the memory of this worker's device that is in use; None where it is not known."""
+    if os.environ.get("PJRT_DEVICE"):
+        return None
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return 1 - free / total
+    return float(psutil.virtual_memory().percent) / 100
 
 
 def _tpu() -> torch.device:

@@ -224,6 +224,11 @@ class TorchEngine:
         return self._loader.waited_s
 
     @property
+    def queue_length(self) -> int | None:
+        """Passes that loaders hold ready for this worker; None where it reads for itself."""
+        return self._loader.num_ready
+
+    @property
     def devices(self) -> str:
         """The devices of all workers, in a few words."""
         return self.group.devices

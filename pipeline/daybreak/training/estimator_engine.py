@@ -42,6 +42,7 @@ class EstimatorEngine:
     devices = "CPU"
     sync: Sync = EVERY_UPDATE
     waited_s: float | None = None
+    queue_length: int | None = None
     num_skipped = 0
 
     def __init__(

@@ -100,6 +100,11 @@ class Loader:
         self._ahead.popleft()
         return self._result(future, part, epoch)
 
+    @property
+    def num_ready(self) -> int | None:
+        """Passes that were loaded ahead and not taken yet; None where nothing is loaded ahead."""
+        return sum(bool(future and future.done()) for _, _, future in self._ahead) if self._pool else None
+
     def close(self) -> None:
         """Ends the threads or processes."""
         if self._pool:

@@ -28,6 +28,7 @@ FACTS = CHAMPION / "model.json"
 BEST, AVERAGE, NEWEST = "best", "average", "model"
 FORM = 4  # of checkpoints: raise it where those of before can no longer be read, so that a job begins anew
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
+BATCH = "batch.json"  # the size of batches that a trigger asks for: likewise
 MOVING = "moving"  # touched where a heartbeat finds no space on the disk, and while no update is taken
 
 
@@ -374,6 +375,8 @@ class Progress(Record):
     num_samples: int = 0  # it would end there if time suffices: earlier where validation found nothing better
     device: str = ""  # of all workers, `2 x NVIDIA L4`
     device_use: float | None = None  # share of the time that worker 0's waited for no samples; None: not told
+    memory_use: float | None = None  # share of the memory of worker 0's device that is in use, by whomever
+    queue_length: int | None = None  # passes that loaders of worker 0 hold ready; None: it reads for itself
 
 
 @dataclass(frozen=True, kw_only=True)

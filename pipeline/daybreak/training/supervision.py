@@ -18,7 +18,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import JobError, PipelineError
 from daybreak.storage import jsonl
 from daybreak.training import worker_errors
-from daybreak.training.recipe import END_BY, MOVING, Progress, Recipe
+from daybreak.training.recipe import BATCH, END_BY, MOVING, Progress, Recipe
 from daybreak.training.termination import Termination
 from daybreak.training.watchdog import Watchdog
 
@@ -47,6 +47,7 @@ class Supervision:
         self._termination = Termination()
         self._limit = _Limit(folder)
         self._device_use = _DeviceUse()
+        self._batch_size = _batch_size(folder)
 
     def begin(self, *, update: Callable[[], int]) -> None:
         """Holds SIGTERM back and watches for hangs from now on; an error is recorded with its update."""
@@ -74,11 +75,25 @@ class Supervision:
         """Returns the time to end by, in seconds since 1970; infinity where the launcher has set none."""
         return self._limit.time
 
+    def batch_size(self) -> int:
+        """Returns the size of batches that a trigger asks for; 0 where none does."""
+        return self._batch_size
+
     def report(self, engine: "AnyEngine", progress: Progress) -> None:
-        """Writes a heartbeat, and reads the time to end by again."""
+        """Writes a heartbeat, and reads again what the launcher asks for."""
+        from daybreak.training.devices import memory_use
+
         self._limit.poll()
+        self._batch_size = _batch_size(self._folder)
         use = self._device_use.since_last(progress.time.timestamp(), waited_s=engine.waited_s)
-        _report(self._folder, replace(progress, device=engine.devices, device_use=use))
+        heartbeat = replace(
+            progress,
+            device=engine.devices,
+            device_use=use,
+            memory_use=memory_use(),
+            queue_length=engine.queue_length,
+        )
+        _report(self._folder, heartbeat)
 
 
 class _Limit:
@@ -94,6 +109,13 @@ class _Limit:
         self.time = math.inf
         with suppress(FileNotFoundError):  # the launcher may just have removed it
             self.time = json.loads(self._path.read_text())["time"]
+
+
+def _batch_size(folder: Path) -> int:
+    try:
+        return int(json.loads((folder / BATCH).read_text())["batch_size"])
+    except FileNotFoundError:
+        return 0
 
 
 class _DeviceUse:

@@ -73,8 +73,12 @@ class Trainer:
         average: WeightAverage | None = None,
         validator: Validator | None = None,
         least_batch: int = 1,
+        asked_size: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Batches have `least_batch` samples at least, where a run has as many."""
+        """Batches have `least_batch` samples at least, where a run has as many.
+
+        `asked_size` returns the size of batches that a trigger asks for, 0 for none.
+        """
         self.engine, self.recipe = engine, recipe
         least_batch = max(least_batch, engine.least_share)
         self._order = SampleOrder(
@@ -88,7 +92,7 @@ class Trainer:
             grows=bool(recipe.sizes),
         )
         self._parameters = parameters  # names of the weights that are learned, which a checkpoint tells apart
-        self._told_to_stop, self._report = told_to_stop, report
+        self._told_to_stop, self._report, self._asked_size = told_to_stop, report, asked_size
         self._schedule, self._average, self._validator = schedule, average, validator
         self._beside: list[WeightAverage | Validator] = [each for each in (average, validator) if each]
         self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
@@ -286,7 +290,7 @@ class Trainer:
             stop=stop,
             save=int(self.saver.due()),
             end_in=1 if self.batch_schedule.done else self._end_in(),
-            resize_to=self.batch_schedule.next_size(seen=self.seen, most=most),
+            resize_to=self.batch_schedule.next_size(seen=self.seen, most=most, asked=self._asked_size()),
         )
 
     def _resize(self, size: int) -> None:
@@ -298,6 +302,7 @@ class Trainer:
         if not self.engine.rank:
             scale = self.batch_schedule.noise.scale
             why = "the loss has risen since they grew" if is_undone else f"the noise scale is {scale:.4g}"
+            why = "a trigger asks for them" if size == self._asked_size() and not is_undone else why
             log.info("batches of %d from %d on: %s", size, self._reach, why)
 
     def _after(self, updates: int) -> int:

@@ -7,7 +7,8 @@ FOLDER holds `job.json` (a Recipe). The worker resumes from the newest checkpoin
     moving          touched in place of a heartbeat that found no space on the disk, and while no update ends
     model/          model.safetensors, model.json    result.json     written last: the model is complete
 
-The launcher may write `end_by.json`: a time before `train_until` to end by, since the budget ends first.
+The launcher may write `end_by.json`: a time before `train_until` to end by, since the budget ends first; and
+`batch.json`: the size of batches that a trigger asks for.
 Exit status 0: result.json exists; 143: told to end, and saved; 1: see errors.jsonl.
 Torch is imported late, so that a worker without work, or without a parent, ends at once.
 """
@@ -144,6 +145,7 @@ def _train(folder: Path, recipe: Recipe) -> Trained:
         memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
         copies=copies,
         end_by=supervision.end_by,
+        asked_size=supervision.batch_size,
         schedule=own_schedule(
             workload,
             model=engine.model,

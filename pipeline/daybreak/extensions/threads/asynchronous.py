@@ -50,7 +50,7 @@ class AsynchronousEngine(TorchEngine):
     accumulation: PartAccumulation
     updater: PartUpdater
     takes_all = False
-    waited_s = None  # workers read for themselves, each on its core
+    waited_s = queue_length = None  # workers read for themselves, each on its core
 
     def __init__(
         self,
