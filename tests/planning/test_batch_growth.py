@@ -1,9 +1,10 @@
 """A job that moves takes the batches of its new machine, on published step times and noise scales.
 
 Four networks on T4 and A100, one to sixteen of them: the sizes of a plan are predicted from a profile on one
-T4, by the priors, before any night. Updates take what Pollux (OSDI'21) and Sia (SOSP'23) measured, in passes
-up to the largest that they did. The noise scale is that of Pollux' own runs, epoch by epoch, measured with an
-error of a third. A job moves after a third of its progress; what is compared is the time from there to equal
+T4, before any night, by priors that have seen neither: they are fitted to Gavel's K80 and P100 (OSDI'20)
+alone. Updates take what Pollux (OSDI'21) measured on the T4 and Sia (SOSP'23) on the A100, in passes up to
+the largest that they did. The noise scale is that of Pollux' own runs, epoch by epoch, measured with an error
+of a third. A job moves after a third of its progress; what is compared is the time from there to equal
 progress, with the sizes of the new machine and with those of the old one, as before fallbacks had their own.
 """
 
@@ -23,6 +24,7 @@ import pytest
 
 from benchmarks import bench_throughput
 from benchmarks.bench_arbitrary import NAMES, machines, trained
+from benchmarks.fit_priors import GAVEL_CELLS, learn
 from benchmarks.frame import DATA
 from benchmarks.step_times import APPS, steps
 from daybreak.contract.record_parts import Rental, Size
@@ -31,7 +33,7 @@ from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.search import Candidate
 from daybreak.prediction.costs import predict_counts
 from daybreak.prediction.efficiency import Efficiency
-from daybreak.prediction.priors import priors
+from daybreak.prediction.priors import Priors
 from daybreak.training.batch_schedule import LEAST_LOOKS, BatchSchedule
 from tests.planning.jobs import DATASET
 
@@ -86,6 +88,12 @@ def update_s(app: str, way: Way, batch_size: int) -> float:
 
 
 @cache
+def elsewhere() -> Priors:
+    """The priors of a laboratory that measured none of these GPUs."""
+    return learn(GAVEL_CELLS)
+
+
+@cache
 def planned_sizes(app: str, way: Way) -> tuple[Size, ...]:
     """What a plan says of a machine that the network never ran on."""
     cluster, devices, count = way
@@ -94,7 +102,7 @@ def planned_sizes(app: str, way: Way) -> tuple[Size, ...]:
     profile = bench_throughput.profile((app, "t4"))
     memory = replace(profile.memory_bytes, per_sample=0.9 * at_hand.device_memory_bytes / largest)
     profile = replace(profile, memory_bytes=memory)
-    listed, known = machines()[NAMES[cluster][devices]][1], bench_throughput.after((), priors())
+    listed, known = machines()[NAMES[cluster][devices]][1], bench_throughput.after((), elsewhere())
     # No larger passes were measured on A100 either, though they would fit.
     machine = replace(listed, device_memory_bytes=at_hand.device_memory_bytes)
     job = TrainingTask(
@@ -158,12 +166,12 @@ def seconds(app: str, before: Way, after: Way, *, follows: bool) -> float:
 
 @pytest.mark.slow
 def test_a_job_that_moves_is_sooner_at_the_same_progress_in_batches_of_its_new_machine():
-    """A quarter of the moves gain a fifth; none loses more than 4 % (measurements repeat within 2 to 6 %)."""
+    """A quarter of the moves gain a fifth; none loses more than a tenth, where priors never saw the GPUs."""
     times: dict[tuple[str, Way, Way], float] = {}
     for app, (before, after) in product(APPS, permutations(WAYS, 2)):
         follows, stays = (seconds(app, before, after, follows=each) for each in (True, False))
         times[app, before, after] = stays / follows
-    assert min(times.values()) > 0.96
+    assert min(times.values()) > 0.9
     assert sum(gain > 1.2 for gain in times.values()) > len(times) / 4
     assert geometric_mean(times.values()) > 1.25
     assert times["cifar10", ("dgx", 8, 1), ("t4", 1, 1)] > 1.1  # down, in batches of 256 and 512, not 2,048
