@@ -3,8 +3,8 @@
     python -m benchmarks.fit_priors     writes that file, from all cells of step_times.py
 
 A cell is a network on a cluster of a laboratory. The constants of each cell give the priors' means and
-deviations, between laboratories and within them; steps on one device and a profile on another give how a pass
-scales between GPUs. The amplitudes of the residual are those under which the
+deviations, between laboratories and within them; steps on one device and a profile on another give how the
+fixed part of a pass scales between GPUs. The amplitudes of the residual are those under which the
 cells of a laboratory are most likely (empirical Bayes), widened by what sets laboratories apart. `without`
 fits to the cells of other networks, clusters, or laboratories only: bench_throughput.py predicts with these.
 """
@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from functools import cache
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 
 from benchmarks import frame
 from benchmarks.step_times import (
@@ -32,19 +32,28 @@ from benchmarks.step_times import (
 )
 from daybreak.prediction.priors import NAMES, Constants, Priors, Residual, Roofline
 from daybreak.prediction.priors import priors as shipped
-from daybreak.prediction.step_time import FIXED, MANY, MIX, ONE, PER_SAMPLE
+from daybreak.prediction.step_time import (
+    FIXED,
+    MANY,
+    MANY_POWER,
+    MIX,
+    ONE,
+    PER_SAMPLE,
+    TWO,
+    TWO_POWER,
+)
 from daybreak.prediction.throughput import MachineKind, StepTime
 
 MOST = 60 if frame.QUICK else 100  # steps of each cell
 ROUNDS = 2
 # Before any job is known; deviations of scales are wide enough for any.
 UNINFORMED = Constants(
-    mean=(0.0, 0.0, 0.0, 0.4, 0.2, 0.4, 0.0, 0.3, 0.5, 0.1),
+    mean=(0.0, 0.0, 0.0, 0.4, 0.2, 0.4, 0.0, 0.3, 0.5, 0.05),
     laboratory=(0.0,) * len(NAMES),
-    job=(1.0, 0.5, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.07),
+    job=(1.0, 0.5, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.05),
     device=(0.0,) * len(NAMES),
-    machine=(1.0, 0.7, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.07),
-    profiled=(0.7, 0.3, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.07),
+    machine=(1.0, 0.7, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.05),
+    profiled=(0.7, 0.3, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.05),
 )
 START = Residual(
     compute=0.04,
@@ -59,7 +68,7 @@ START = Residual(
     sync_noise=0.08,
 )
 EVEN, EVEN_SPREAD = float(np.mean([np.log(each.roofline) for each in DEVICES.values()])), 1.0  # a logarithm
-POWER, POWER_SPREAD = 1.0, 0.25  # as the roofline says
+NONE = 0.0  # roofline of such a GPU where the whole fixed part is the host's
 ELSEWHERE = 0.4  # mean of |log| of a step on another device over what a profile here says
 AMPLITUDES = tuple(name for name in Residual.__annotations__ if not name.endswith("reach"))
 DOUBT = 1.0  # laboratories that a prior of their variance weighs
@@ -73,7 +82,7 @@ ALL_CELLS = CELLS + GAVEL_CELLS
 
 
 @cache
-def machine(cell: Cell, profiled_on: str, by: Roofline) -> MachineKind:
+def machine(cell: Cell, profiled_on: str, even: float) -> MachineKind:
     """Returns the machines of a cell as the model sees them, by a profile on a device of the cluster."""
     app, cluster = cell
     rows = steps()[app, profiled_on]
@@ -84,8 +93,8 @@ def machine(cell: Cell, profiled_on: str, by: Roofline) -> MachineKind:
     within = np.log(num_bytes / here.link_bytes_per_s)
     across = np.log(num_bytes / here.network_bytes_per_s)
     constants = np.zeros(len(NAMES))
-    constants[FIXED] = np.log(fixed * (1 + by.even / here.roofline) / (1 + by.even / there.roofline))
-    constants[PER_SAMPLE] = np.log(per_sample) + by.power * np.log(there.roofline / here.roofline)
+    constants[FIXED] = np.log(fixed * (1 + even / here.roofline) / (1 + even / there.roofline))
+    constants[PER_SAMPLE] = np.log(per_sample * there.roofline / here.roofline)
     constants[MANY], constants[ONE] = across, within - across
     return MachineKind(
         name=cluster,
@@ -107,17 +116,31 @@ def fitted(cell: Cell, priors: Priors) -> StepTime:
     """The model of a cell, profiled there, fitted to some of its steps."""
     rows = sample(cell)
     return StepTime(
-        rows, machine_of=[0] * len(rows), machines=[machine(cell, cell[1], priors.roofline)], priors=priors
+        rows,
+        machine_of=[0] * len(rows),
+        machines=[machine(cell, cell[1], priors.roofline.even)],
+        priors=priors,
     )
 
 
 def learn(cells: Sequence[Cell]) -> Priors:
     """The priors of another laboratory, by the means of these cells and the variance between their own."""
-    priors = replace(shipped(), constants=UNINFORMED, residual=START, roofline=roofline_of(cells))
+    even = even_of(cells)
+    roofline = Roofline(even=even, cpu_fixed=0.0)
+    priors = replace(shipped(), constants=UNINFORMED, residual=START, roofline=roofline)
     for _ in range(ROUNDS):
         models = [fitted(cell, priors) for cell in cells]
-        constants = _constants(cells, [model.constants for model in models], priors.roofline)
-        priors = replace(priors, constants=constants, residual=_residual(cells, models, constants))
+        fits = [model.constants for model in models]
+        constants = _constants(cells, fits, even)
+        # From a CPU, of which there are no steps, the fixed part stays: as far off as that is between GPUs.
+        squares = np.square(_elsewhere(cells, fits, NONE)) - np.square(_elsewhere(cells, fits, even))
+        cpu_fixed = float(np.sqrt(max(0.0, squares[FIXED])))
+        priors = replace(
+            priors,
+            constants=constants,
+            roofline=Roofline(even=even, cpu_fixed=cpu_fixed),
+            residual=_residual(cells, models, constants),
+        )
     return priors
 
 
@@ -140,29 +163,37 @@ def between(means: np.ndarray, before: np.ndarray) -> np.ndarray:
     return variance
 
 
-def roofline_of(cells: Sequence[Cell]) -> Roofline:
-    """How a pass scales between the devices of a laboratory, by steps on one of each.
-
-    Deviations count by their size, not their square, as one network gains far more from tensor cores.
-    """
-    pairs = [
-        (line(steps()[one]), DEVICES[one[1]].roofline, DEVICES[other[1]].roofline, _alone(other))
+def device_pairs(cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """Cells of one network on two devices of a laboratory, there and back."""
+    return [
+        (one, other)
         for one in cells
         for other in cells
         if one[0] == other[0] and one[1] != other[1] and LABORATORY[one[1]] == LABORATORY[other[1]]
     ]
 
-    def loss(guess: np.ndarray) -> float:
-        even, power = np.exp(guess[0]), guess[1]
-        apart = (guess[0] - EVEN) ** 2 / EVEN_SPREAD**2 + (power - POWER) ** 2 / POWER_SPREAD**2
-        for (fixed, per_sample), here, there, alone in pairs:
-            scaled = fixed * (1 + even / there) / (1 + even / here)
-            forecast = np.log(scaled + per_sample * (here / there) ** power * alone[0])
-            apart += np.mean(np.abs(alone[1] - forecast)) / ELSEWHERE  # half: there and back is one pair
-        return float(apart / 2)
 
-    best = minimize(loss, [EVEN, POWER], method="Nelder-Mead")
-    return Roofline(even=float(np.exp(best.x[0])), power=float(best.x[1]))
+def passes_apart(pair: tuple[Cell, Cell], even: float) -> float:
+    """Mean of |log| of a pass in the second cell over what a profile in the first says of it."""
+    fixed, per_sample = line(steps()[pair[0]])
+    here, there = (DEVICES[cluster].roofline for _, cluster in pair)
+    sizes, log_s = _alone(pair[1])
+    forecast = fixed * (1 + even / there) / (1 + even / here) + per_sample * sizes * here / there
+    return float(np.mean(np.abs(log_s - np.log(forecast))))
+
+
+def even_of(cells: Sequence[Cell]) -> float:
+    """Roofline of a GPU on which host and device share the fixed part of a pass evenly.
+
+    Deviations count by their size, not their square, as one network gains far more from tensor cores.
+    """
+    pairs = device_pairs(cells)
+
+    def loss(log_even: float) -> float:
+        apart = sum(passes_apart(pair, float(np.exp(log_even))) for pair in pairs) / ELSEWHERE
+        return float((log_even - EVEN) ** 2 / EVEN_SPREAD**2 + apart) / 2  # half: there and back is one pair
+
+    return float(np.exp(minimize_scalar(loss, bounds=(EVEN - 5, EVEN + 5)).x))
 
 
 def _alone(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
@@ -172,14 +203,14 @@ def _alone(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
     return sizes, np.bincount(place, np.log([row.step_s for row in rows])) / np.bincount(place)
 
 
-def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray], roofline: Roofline) -> Constants:
+def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray], even: float) -> Constants:
     """Means and deviations of the cells' constants, relative to profile and roofline.
 
     One pseudo-cell of UNINFORMED keeps few cells from looking too alike.
     """
     relative = np.stack(
         [
-            np.linalg.solve(MIX, fit - np.array(machine(cell, cell[1], roofline).constants))
+            np.linalg.solve(MIX, fit - np.array(machine(cell, cell[1], even).constants))
             for cell, fit in zip(cells, fits, strict=True)
         ]
     )
@@ -190,26 +221,17 @@ def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray], roofline: Roof
     freedom = len(cells) - len(means)
     squares = np.sum(np.square(within), axis=0) + np.square(UNINFORMED.profiled)
     spread = np.sqrt(squares / (freedom + 1))
-    laboratory = np.sqrt(between(means, np.square(spread)))
     mean = means.mean(axis=0)
     mean[[FIXED, PER_SAMPLE]] = 0.0  # a profile is not biased
-    # Between machines of one job, and between devices: constants of both against the roofline of the other.
-    # Another laboratory has another trainer too, so these say nothing of devices.
-    apart = [
-        (fits[k][:2] - fits[j][:2])
-        - np.subtract(
-            machine((app, one), two, roofline).constants, machine((app, two), two, roofline).constants
-        )[:2]
-        for k, (app, one) in enumerate(cells)
-        for j, (other, two) in enumerate(cells)
-        if app == other and one < two and LABORATORY[one] == LABORATORY[two]
-    ]
-    wild = [*np.abs(apart), np.array(UNINFORMED.machine[:2])]
-    machines = 1.4826 * np.median(wild, axis=0)  # one network gains far more from tensor cores than others
+    # A sum over more machines sends no less over each, so a third does not make it faster. On Pollux' T4 it
+    # did: that counts as how far off a laboratory may be.
+    mean[TWO], mean[TWO_POWER] = min(mean[TWO], 0.0), min(mean[TWO_POWER], mean[MANY_POWER])
+    moved = mean - means.mean(axis=0)
+    moved[[FIXED, PER_SAMPLE]] = 0.0
+    laboratory = np.sqrt(between(means, np.square(spread)) + np.square(moved))
     half = spread / np.sqrt(2)  # of the job and of the machine, for want of many of either
     job, own, device = half.copy(), half.copy(), np.zeros(len(NAMES))
-    job[[FIXED, PER_SAMPLE]] = spread[[FIXED, PER_SAMPLE]] / np.sqrt(2)
-    own[:2] = device[:2] = machines / np.sqrt(2)
+    own[:2] = device[:2] = _elsewhere(cells, fits, even) / np.sqrt(2)
     return Constants(
         mean=tuple(mean),
         laboratory=tuple(laboratory),
@@ -218,6 +240,24 @@ def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray], roofline: Roof
         machine=tuple(own),
         profiled=tuple(half),
     )
+
+
+def _elsewhere(cells: Sequence[Cell], fits: Sequence[np.ndarray], even: float) -> np.ndarray:
+    """Deviations of both parts of a pass on another device of a job, from profile and roofline.
+
+    Constants of both devices are held against the roofline of the other. Another laboratory has another
+    trainer too, so it says nothing of devices.
+    """
+    apart = [
+        (fits[k] - fits[j])[:2]
+        - np.subtract(machine((app, one), two, even).constants, machine((app, two), two, even).constants)[:2]
+        for k, (app, one) in enumerate(cells)
+        for j, (other, two) in enumerate(cells)
+        if app == other and one < two and LABORATORY[one] == LABORATORY[two]
+    ]
+    wild = [*np.abs(apart), np.array(UNINFORMED.machine[:2])]
+    deviations: np.ndarray = 1.4826 * np.median(wild, axis=0)  # one network gains far more from tensor cores
+    return deviations
 
 
 def _residual(cells: Sequence[Cell], models: Sequence[StepTime], constants: Constants) -> Residual:

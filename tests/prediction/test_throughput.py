@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daybreak.machines.startup import Z90
 from daybreak.prediction.measurements import Measurement, StepSetting
 from daybreak.prediction.priors import priors
-from daybreak.prediction.step_time import FIXED, MANY, ONE, PER_SAMPLE, TWO
+from daybreak.prediction.step_time import FIXED, MANY, ONE, PER_SAMPLE, TWO, Points, form, slopes
 from daybreak.prediction.throughput import MachineKind, StepTime
 
 PRIORS = priors()
@@ -112,6 +113,20 @@ def test_a_size_whose_kernels_are_slow_says_little_of_the_others():
     seconds, _ = fit(odd).predict(at, HERE)
     assert seconds[0] == pytest.approx(true_s((3, 3), 64, compute=slow, sync=0.01), rel=0.15)
     assert seconds[1] == pytest.approx(true_s((3, 3), 16, sync=0.01), rel=0.15)
+
+
+def test_a_sum_that_passes_hide_by_all_that_is_known_may_outlast_them():
+    """The form hardly moves with a hidden sum, but does where the sum is as much longer as priors allow."""
+    hidden = replace(HERE, constants=tuple(np.array(HERE.constants) - [0, 0, 3, 0, 3, 0, 3, 0, 0, 0]))
+    model = StepTime(steps(((1,), 64)), machine_of=[0], machines=[hidden], priors=PRIORS)
+    at = [StepSetting(workers=(1, 1, 1), micro_batch_size=64)]
+    (seconds,), (spread,) = model.predict(at, hidden)
+    far = model.constants.copy()
+    far[MANY] += Z90 * PRIORS.spread_of("many")
+    longer = form(far[None], Points.of(at, [0]))[0][0]
+    derivative = slopes(model.constants[None], Points.of(at, [0]))[0][MANY]
+    linear = derivative * Z90 * PRIORS.spread_of("many")
+    assert np.log(seconds) + linear < longer < np.log(seconds) + Z90 * spread
 
 
 def test_a_step_that_was_disturbed_hardly_counts():

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import date
-from math import exp
+from math import exp, hypot
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import PAGE_CACHE, local, rented
 from daybreak.machines.startup import Z90
-from daybreak.prediction.priors import Roofline
+from daybreak.prediction.priors import Roofline, priors
 from daybreak.prediction.update_time import TimedUpdate, by_profile, update
 from tests.planning.jobs import machine, profile
 
@@ -108,15 +108,15 @@ def test_parts_of_a_batch_that_are_encoded_twice_take_one_more_forward_pass(num_
     assert [part.seconds for part in other[1:3]] == pytest.approx([times * part.seconds for part in one[1:3]])
 
 
-def test_between_gpus_the_hosts_half_of_the_fixed_part_stays_and_samples_go_by_a_power_of_the_roofline():
+def test_between_gpus_the_hosts_half_of_the_fixed_part_stays_and_samples_go_by_the_roofline():
     slow = machine(num_devices=1, flops_per_s=4e13, bandwidth_bytes_per_s=1e11)  # a roofline of 2e12
     fast = machine(num_devices=1, flops_per_s=16e13, bandwidth_bytes_per_s=4e11)  # 8e12
-    plain, by = profile(step_s=1e-3), Roofline(even=2e12, power=1.5)
+    plain, by = profile(step_s=1e-3), Roofline(even=2e12, cpu_fixed=0.3)
     there, here = (
         by_profile(plain, one, measured=other, roofline=by) for one, other in ((fast, slow), (slow, fast))
     )
     assert there.fixed_s == pytest.approx(plain.step_s.fixed * 1.25 / 2)
-    assert there.per_sample_s == pytest.approx(plain.step_s.per_sample / 8)
+    assert there.per_sample_s == pytest.approx(plain.step_s.per_sample / 4)
     assert here.fixed_s * there.fixed_s == pytest.approx(plain.step_s.fixed**2)
     assert here.per_sample_s * there.per_sample_s == pytest.approx(plain.step_s.per_sample**2)
 
@@ -128,6 +128,16 @@ def test_from_a_cpu_to_a_gpu_samples_go_by_the_roofline_and_the_fixed_part_stays
     there = by_profile(plain, faster, measured=measured)
     assert there.per_sample_s == pytest.approx(plain.step_s.per_sample / 4)
     assert there.fixed_s == plain.step_s.fixed
+    assert there.fixed_error > by_profile(plain, faster, measured=faster).fixed_error
+
+
+def test_of_a_cpu_forecasts_are_no_surer_by_a_better_fit_of_gpus():
+    measured = machine(num_devices=0, flops_per_s=1e13, bandwidth_bytes_per_s=1e11)
+    gpus = [machine(num_devices=1, flops_per_s=rate, bandwidth_bytes_per_s=4e11) for rate in (4e13, 8e13)]
+    plain = profile(step_s=1e-3)
+    one, other = (by_profile(plain, gpus[0], measured=each) for each in (measured, gpus[1]))
+    assert one.fixed_error == pytest.approx(hypot(other.fixed_error, priors().roofline.cpu_fixed))
+    assert priors().roofline.cpu_fixed > 0
 
 
 def test_a_gpu_at_hand_is_no_slower_than_the_same_one_rented():

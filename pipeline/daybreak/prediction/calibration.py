@@ -57,7 +57,7 @@ class Update:
     per_sample_s: float
     within_s: float  # on one machine
     across_s: float  # on several
-    fixed_error: float = 0.0  # deviation of the logarithm, by the profile's line
+    fixed_error: float = 0.0  # deviation of the logarithm beyond the prior's, by the profile's line or a CPU
     per_sample_error: float = 0.0
 
 

@@ -60,10 +60,10 @@ class Residual:
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """How a pass scales between GPUs by their rooflines, the root of FLOP/s times bytes/s of each."""
+    """How the fixed part of a pass scales between GPUs, and how much less is known where one is none."""
 
-    even: float  # roofline of a GPU on which host and device share the fixed part of a pass evenly
-    power: float  # of the ratio of two rooflines, by which the time of a sample is scaled
+    even: float  # FLOP/s * bytes/s, its root, where host and device share the fixed part of a pass evenly
+    cpu_fixed: float  # deviation of the fixed part where one is no GPU, beyond that between GPUs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,12 @@
 The form is that of Pollux (OSDI'21). With m samples a pass and s passes an update, on N machines with K
 workers,
 
-    T = (s - 1) G + (G^g + S^g)^(1/g),   G = (a + b m) * e^(c (1 - 1/w)),   S = a_N (K / 2)^p_N,   g >= 1
+    T = (s - 1) G + (G^g + S^g)^(1/g),   G = (a + b m) w^c,   S = a_N (K / 2)^p_N,   g >= 1
 
-G is the time to compute gradients (w: most workers on one machine, which share buses), S the time to sum
-them: 0 for one worker, with separate constants for one machine, two, and more. Powers of K replace Pollux'
-straight lines, which grow too fast beyond the measurements. Constants are logarithms, so all are positive.
+G is the time to compute gradients (w: most workers on one machine, which share its memory and buses), S the
+time to sum them: 0 for one worker, with separate constants for one machine, two, and more. Powers of K
+replace Pollux' straight lines, which grow too fast beyond the measurements. Constants are logarithms, so all
+are positive.
 
 Workers that average every h updates (Setting.sync) send c = 3 times as much then: S becomes c S / h. Nothing
 of it is hidden, as nothing else is done meanwhile (g = 1). Without a barrier it is sent beside all passes of
@@ -75,7 +76,7 @@ def form(constants: Array, at: Points) -> tuple[Array, Array]:
     c = np.moveaxis(constants, -1, 0)
     two = np.log(np.maximum(at.workers, 2) / 2)
     power = np.where(at.apart, np.where(at.late, BESIDE, 1.0), 1 + np.exp(c[OVERLAP]))
-    compute = np.log(np.exp(c[FIXED]) + np.exp(c[PER_SAMPLE]) * at.micro) + c[SHARING] * (1 - 1 / at.most)
+    compute = np.log(np.exp(c[FIXED]) + np.exp(c[PER_SAMPLE]) * at.micro) + c[SHARING] * np.log(at.most)
     few = np.where(at.machines == 1, c[ONE] + c[ONE_POWER] * two, c[TWO] + c[TWO_POWER] * two)
     sync = np.where(at.machines > 2, c[MANY] + c[MANY_POWER] * two, few)
     sync = np.where(at.workers == 1, -50.0, sync + at.sent)

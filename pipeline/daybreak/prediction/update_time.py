@@ -9,14 +9,13 @@ step_time.py; Pollux, OSDI'21, without overlap; k and p were measured on network
 values for one machine, two, and more). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
-other, expected at their geometric mean r, the ratio of R = sqrt(FLOP/s * bytes/s) here and there. Between
-GPUs of Sia and of Gavel (OSDI'20) it went by a power of r above 1. The part that does not grow is host and
-device one after the other: launches, which a faster GPU does not shorten, and kernels, which it does. Both
-take as long on a GPU of R = even, so between GPUs it is scaled by (1 + even / R there) / (1 + even / R here);
-power and even are in priors.json. From a CPU to a GPU the power is 1, and the fixed part stays. Loading waits
-for no storage for the share of the arrays that stay in memory once they were laid out, and for the rest as
-long as the profile measured with nothing in memory, by the rates of both disks. Earlier nights correct the
-result (calibration.py) and reduce its uncertainty.
+other, expected at their geometric mean, the ratio of R = sqrt(FLOP/s * bytes/s) here and there. The part
+that does not grow is host and device one after the other: launches, which a faster GPU does not shorten, and
+kernels, which it does. Both take as long on a GPU of R = even (priors.json), so between GPUs it is scaled by
+(1 + even / R there) / (1 + even / R here). From a CPU to a GPU it stays, and is less certain than between
+GPUs. Loading waits for no storage for the share of the arrays that stay in memory once they were laid out,
+and for the rest as long as the profile measured with nothing in memory, by the rates of both disks. Earlier
+nights correct the result (calibration.py) and reduce its uncertainty.
 """
 
 from collections.abc import Sequence
@@ -186,17 +185,18 @@ def by_profile(
 ) -> Update:
     """Returns an update on a machine by profile and roofline, `sharing` processes on one device.
 
-    `roofline` says how a pass scales between GPUs; None: as the priors of nights do.
+    `roofline` says how the fixed part scales; None: as the priors of nights do.
     """
     roofline = roofline or priors().roofline
-    scale, _ = _scale(machine, measured=measured, sharing=sharing, roofline=roofline)
+    scale, _ = _scale(machine, measured=measured, sharing=sharing)
     line = profile.step_s
+    is_fitted = machine is measured or _are_gpus(machine, measured)
     return Update(
         fixed_s=line.fixed * _fixed_scale(machine, measured=measured, roofline=roofline),
         per_sample_s=line.per_sample * scale,
         within_s=_sync_s(profile, machine, num_machines=1),
         across_s=_sync_s(profile, machine, num_machines=2),
-        fixed_error=_relative(line.fixed_error, line.fixed),
+        fixed_error=hypot(_relative(line.fixed_error, line.fixed), 0.0 if is_fitted else roofline.cpu_fixed),
         per_sample_error=_relative(line.per_sample_error, line.per_sample),
     )
 
@@ -241,7 +241,7 @@ def _timed(
 
     seen = machine is measured
     roofline = (known or nothing()).prior.roofline
-    scale, apart = _scale(machine, measured=measured, sharing=sharing, roofline=roofline)
+    scale, apart = _scale(machine, measured=measured, sharing=sharing)
     assumed = priors().assumed
     doubt: float | Array = assumed.repeated if seen else assumed.unseen
     late: float | Array = 1.0
@@ -277,15 +277,14 @@ def _timed(
     return Updates(settings=settings, num_loaders=num_loaders, seconds=seconds, spread=spread)
 
 
-def _scale(machine: Machine, *, measured: Machine, sharing: float, roofline: Roofline) -> tuple[float, float]:
+def _scale(machine: Machine, *, measured: Machine, sharing: float) -> tuple[float, float]:
     """Returns the slowdown of the part that grows with the batch, and the spread of its two extremes."""
     if machine is measured:
         return sharing, 0.0
     here, there = _on_sheet(measured), machine.speeds
     by_flops = here.flops_per_s / there.flops_per_s
     by_bandwidth = here.bandwidth_bytes_per_s / there.bandwidth_bytes_per_s
-    power = roofline.power if _are_gpus(machine, measured) else 1.0
-    return sharing * sqrt(by_flops * by_bandwidth) ** power, abs(log(by_flops / by_bandwidth)) / 2 / Z90
+    return sharing * sqrt(by_flops * by_bandwidth), abs(log(by_flops / by_bandwidth)) / 2 / Z90
 
 
 def _fixed_scale(machine: Machine, *, measured: Machine, roofline: Roofline) -> float:
