@@ -1,7 +1,12 @@
 """The command of a job: torchrun alone or among machines, or the module by itself."""
 
+import os
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from daybreak.backends.torchrun import LOSSES, RESTARTS, NodeRank, command, threads
 
@@ -31,6 +36,14 @@ def test_torchrun_gets_nodes_place_and_master() -> None:
     } < set(words)
     assert "--standalone" not in words
     assert words[-3:] == WORKER
+
+
+@pytest.mark.slow
+def test_torchrun_leaves_nothing_among_temporary_files(tmp_path: Path) -> None:
+    words = command("tests.backends.script", ["exit 0"], num_workers=1)
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run(words, env=environment, check=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_workers_share_the_cores() -> None:

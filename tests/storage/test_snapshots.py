@@ -18,7 +18,7 @@ import ruamel.yaml
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, sentence
 from daybreak.contract.records import digest as digest_of
-from daybreak.storage import mlflow_client, snapshots
+from daybreak.storage import checkout, mlflow_client, snapshots
 from daybreak.storage.home import Home
 from tests import cloud_storage, s3_storage
 from tests.bad_disks import full, in_memory
@@ -131,6 +131,24 @@ def test_dvc_keeps_its_state_where_no_other_user_writes(
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     assert list(state.iterdir())
     assert taken != "a link" or not list((tmp_path / "theirs").iterdir())
+
+
+def test_what_dvc_keeps_of_a_night_elsewhere_goes_with_its_folder(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    nights = [recorded / "nights" / name for name in ("one", "two")]
+    for folder in (recorded, *nights):
+        if folder != recorded:
+            checkout.add_worktree(recorded, folder, checkout.git("rev-parse", "HEAD"))
+        with snapshots.remote(folder):
+            pass
+    (own,) = (tmp_path / "tmp").iterdir()
+    assert len(list(own.iterdir())) == 3
+    snapshots.remove_nights(Home.here(), nights)
+    assert not any(folder.exists() for folder in nights)
+    assert len(list(own.iterdir())) == 1
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -77,6 +77,7 @@ def command(
         f"--nproc-per-node={num_workers}",
         f"--max-restarts={restarts}",
         f"--shutdown-timeout={SHUTDOWN_S}",
+        f"--log-dir={os.devnull}",  # else each start leaves an empty folder in /tmp
         "-m",
         module,
         *arguments,

@@ -5,10 +5,11 @@ import json
 import logging
 import os
 import re
+import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -381,6 +382,14 @@ def _waiting(action: Callable[[Any], T]) -> T:
         ) from error
 
 
+def remove_nights(home: Home, folders: Sequence[Path]) -> None:
+    """Removes the folders of nights, and DVC's state of each, which is elsewhere."""
+    states = [_state_of(folder) for folder in folders]
+    checkout.remove_worktrees(home.folder, folders)
+    for state in states:
+        shutil.rmtree(state, ignore_errors=True)
+
+
 def _repository(folder: Path | None) -> Any:
     """Returns the DVC repository of a folder, by default this one, with its state in a folder of this user.
 
@@ -389,8 +398,13 @@ def _repository(folder: Path | None) -> Any:
     """
     from dvc.repo import Repo
 
-    state = _own_state()
-    return Repo(str(folder) if folder else None, config={"core": {"site_cache_dir": str(state)}})
+    root = str(Repo.find_root(str(folder) if folder else None))
+    return Repo(root, config={"core": {"site_cache_dir": str(_state_of(Path(root)))}})
+
+
+def _state_of(folder: Path) -> Path:
+    """Returns the place of DVC's state of a folder, by which `remove_nights` finds it again."""
+    return _own_state() / records.text_digest(str(folder.resolve()))
 
 
 def _own_state() -> Path:

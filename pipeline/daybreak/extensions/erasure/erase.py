@@ -36,7 +36,7 @@ from daybreak.registry import aliases
 from daybreak.report import outcome, page, publisher
 from daybreak.rollout import rot
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.storage import checkout, erasures, ledger, night_folders
+from daybreak.storage import checkout, erasures, ledger, night_folders, snapshots
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.storage.traffic_log import existing_log
@@ -195,7 +195,7 @@ def _folders(home: Home, column: str, unit: str, days: set[str], *, dry_run: boo
     if others:
         yield f"{len(others):,} folders of nights, as prune would; the ledger and MLflow keep their records"
     if not dry_run:
-        checkout.remove_worktrees(home.folder, others)
+        snapshots.remove_nights(home, others)
     for folder in filter(None, (newest, home.folder)):
         parts = [part for path in (*ROWS, REFUSED) for part in (folder / path).glob(f"day=*/{PART}")]
         held = [part for part in parts if _holds(part, column, unit)]
