@@ -208,7 +208,7 @@ def prune(home: Home, *, dry_run: bool = False, json_: bool = False) -> int:
     params = home.params
     kinds = []
     try:
-        for freed in prunes(home, params.night, params.register_, dry_run=dry_run):
+        for freed in prunes(home, params.night, params.register_, params.serving, dry_run=dry_run):
             kinds.append(freed)
             if not json_:
                 shown = f"{size(freed.num_bytes)}: {freed.num:,} {freed.what}"

@@ -105,7 +105,7 @@ EXTENSIONS = {
         sections="serving=settings:RouterParams",
         keys="serving.host serving.port serving.timeout_s serving.max_top serving.max_body_bytes "
         "serving.max_requests_per_s serving.max_connections_per_address serving.headers_timeout_s "
-        "serving.trusted_proxies serving.keep_users serving.keep_days serving.keep_rows",
+        "serving.trusted_proxies serving.keep_users serving.keep_rows",
     ),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),

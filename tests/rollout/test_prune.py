@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.record_types import Night, Predictions, Release, Version
-from daybreak.contract.sections import NightParams, RegisterParams
+from daybreak.contract.sections import NightParams, RegisterParams, ServingParams
+from daybreak.extensions.live_test import own_serving
 from daybreak.registry import aliases
 from daybreak.rollout.prune import needed, prune
 from daybreak.rollout.rollback import steps_back
@@ -24,6 +25,7 @@ from daybreak.storage import branch, checkout, ledger, ledger_notes
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import find_or_make_run, session
+from daybreak.storage.traffic_log import open_log
 from tests.minimal_records import minimal_night
 
 NAME = params.load(Path()).register_.name
@@ -144,9 +146,9 @@ def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-def sections(**night: float) -> tuple[NightParams, RegisterParams]:
+def sections(**night: float) -> tuple[NightParams, RegisterParams, ServingParams]:
     loaded = params.load(Path())
-    return loaded.night.model_copy(update={"keep": 1, **night}), loaded.register_
+    return loaded.night.model_copy(update={"keep": 1, **night}), loaded.register_, loaded.serving
 
 
 @pytest.mark.slow
@@ -267,6 +269,19 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     list(prune(Home.here(), *sections(keep_days=35)))
     gone = {f"data of {datetime.now(UTC).date() - timedelta(days=days)}" for days in (150, 120)}
     assert before - cached() == gone
+
+
+@pytest.mark.slow
+def test_what_users_of_a_teams_own_servers_met_goes_after_its_days(home: Path) -> None:
+    with closing(open_log(f"sqlite:///{home / 'var' / 'serving.db'}")) as log:
+        now = datetime.fromtimestamp(log.now(), UTC)
+        times = [now - timedelta(days=days) for days in (91, 89)]
+        own_serving.take_in(log, [{"user": "a", "version": 1, "time": at} for at in times], now=now)
+        planned = list(prune(Home.here(), *sections(keep_days=35), dry_run=True))
+        assert len(list(log.exposures.of(None))) == 2
+        assert list(prune(Home.here(), *sections(keep_days=35))) == planned
+        assert [one.num for one in planned if one.what == "exposures of the log of serving"] == [1]
+        assert [now.timestamp() - one.time < 90 * 86_400 for one in log.exposures.of(None)] == [True]
 
 
 @pytest.mark.slow

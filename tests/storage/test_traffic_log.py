@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from daybreak.contract.clock import boot
 from daybreak.contract.errors import JobError, ReleaseError
-from daybreak.contract.units import HOUR_S
+from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.storage.exposures import Exposure, Outcome, attributes_of
 from daybreak.storage.live_servers import ALIVE_S, RouterState
 from daybreak.storage.traffic_log import Log, open_log
@@ -202,6 +202,24 @@ def test_old_exposures_are_removed_with_their_outcomes(log: Log) -> None:
     assert [logged.taken for logged in log.exposures.of("a")] == [()]
     with sa.create_engine(log.url).connect() as connection:
         assert connection.execute(sa.text("select count(*) from outcomes")).scalar_one() == 1
+
+
+def test_moves_and_stops_of_more_than_a_year_ago_go_and_the_traffic_as_it_stood_then_stays(log: Log) -> None:
+    for champion in (1, 2, 3):
+        log.traffic.set(replace(log.traffic.read(), champion=champion))
+    log.traffic.stop("old", "too many errors")
+    with sa.create_engine(log.url).begin() as connection:
+        for days, revision in ((900, 1), (800, 2)):  # the third was just now
+            at = {"at": log.now() - days * DAY_S, "revision": revision}
+            connection.execute(sa.text("update moves set changed_at = :at where revision = :revision"), at)
+        connection.execute(sa.text("update stops set time = 0"))
+    log.traffic.stop("new", "too slow")
+    since = log.now() - 365 * DAY_S
+    stood = log.traffic.moves(since=since)
+    log.forget(before=log.now())
+    assert [moved.champion for moved in stood] == [2, 3]
+    assert log.traffic.moves(since=since) == log.traffic.moves() == stood
+    assert (log.traffic.why_stopped("old"), log.traffic.why_stopped("new")) == ("", "too slow")
 
 
 def test_a_database_that_is_away_is_told_without_its_password(tmp_path: Path) -> None:

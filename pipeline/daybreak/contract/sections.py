@@ -662,6 +662,8 @@ class ServingParams(Section):
     log: str = ""
     """URL of the SQL database of exposures and outcomes; empty: a SQLite file in `var/`. `$DAYBREAK_LOG`
     comes first, and is the place for a URL with a password."""
+    keep_days: float = Field(90, gt=0)
+    """Days that exposures and outcomes are kept."""
     endpoint: Plug | None = None
     """Class of an endpoint that serves users: `daybreak:Endpoint` for Vertex AI;
     empty: only the routers serve."""

@@ -255,7 +255,8 @@ def _prune(home: Home) -> None:
     from daybreak.rollout.prune import prune
 
     try:
-        for freed in prune(home, home.params.night, home.params.register_):
+        params = home.params
+        for freed in prune(home, params.night, params.register_, params.serving):
             if freed.num:
                 log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
             for left in freed.left:

@@ -1,7 +1,8 @@
 """Frees the disk of what no rollback can bring back: old data in DVC's cache, old models in MLflow.
 
 Predictions below the home's `var/` go with the data of the night that wrote them. Elsewhere they are a
-team's, and stay.
+team's, and stay. What users met more than `serving.keep_days` ago goes from the log of serving, as a router
+removes it by itself: a team's own servers and an endpoint write to it, too.
 
 It keeps data and models of all nights of the last `night.keep_days` days and of the newest `night.keep`, of
 versions that served in these days, of the anchor (daybreak/gate/chain.py), and of the version that a rollback
@@ -15,7 +16,7 @@ by the worktrees of nights that are not closed yet.
 import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,7 +27,8 @@ from ruamel.yaml import YAML
 from daybreak.contract import clock, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.record_types import Champion, Night, Version
-from daybreak.contract.sections import NightParams, RegisterParams
+from daybreak.contract.sections import NightParams, RegisterParams, ServingParams
+from daybreak.contract.units import DAY_S
 from daybreak.registry import aliases
 from daybreak.rollout import targets
 from daybreak.rollout.rollback import promotion_of, steps_back
@@ -39,10 +41,12 @@ from daybreak.storage import (
     journal,
     ledger,
     night_folders,
+    snapshots,
 )
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import locations, session
+from daybreak.storage.traffic_log import existing_log
 
 log = logging.getLogger(__name__)
 
@@ -60,17 +64,24 @@ class Freed:
 
 
 def prune(
-    home: Home, nights: NightParams, register: RegisterParams, *, dry_run: bool = False
+    home: Home,
+    nights: NightParams,
+    register: RegisterParams,
+    serving: ServingParams,
+    *,
+    dry_run: bool = False,
 ) -> Iterator[Freed]:
     """Deletes what is not needed any more, and yields how much of each kind.
 
     Raises NothingToDo after the folders of nights while a night is open, whose data nothing names yet.
     """
     with checkout.folders_alone(home.folder):
-        yield from _pruned(home, nights, register.name, dry_run=dry_run)
+        yield from _pruned(home, nights, register.name, serving, dry_run=dry_run)
 
 
-def _pruned(home: Home, nights: NightParams, name: str, *, dry_run: bool) -> Iterator[Freed]:
+def _pruned(
+    home: Home, nights: NightParams, name: str, serving: ServingParams, *, dry_run: bool
+) -> Iterator[Freed]:
     commits, releases = ledger.commits(home), ledger.releases(home)
     since = clock.utc() - timedelta(days=nights.keep_days)
     closed = {commit.night for commit in commits}
@@ -90,6 +101,7 @@ def _pruned(home: Home, nights: NightParams, name: str, *, dry_run: bool) -> Ite
     yield _models(
         home, name, [one for one in ledger.versions(home) if one.night in unneeded], dry_run=dry_run
     )
+    yield from _log(home, serving, dry_run=dry_run)
     yield from _served(home, name, dry_run=dry_run)
     if not dry_run:
         checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=home.folder)
@@ -160,7 +172,7 @@ def _worktrees(home: Home, names: Iterable[str], *, dry_run: bool) -> Freed:
     folders = [home.nights / name for name in names if (home.nights / name).exists()]
     num_bytes = sum(_size(folder) for folder in folders)
     if not dry_run:
-        checkout.remove_worktrees(home.folder, folders)
+        snapshots.remove_nights(home, folders)
     return Freed(what="folders of nights", num=len(folders), num_bytes=num_bytes)
 
 
@@ -276,6 +288,15 @@ def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool
                 today = f"{clock.utc():%Y-%m-%d}"
                 client.set_model_version_tag(name, str(version.number), aliases.PRUNED, today)
     return Freed(what="models in MLflow", num=num, num_bytes=num_bytes, left=tuple(left))
+
+
+def _log(home: Home, params: ServingParams, *, dry_run: bool) -> Iterator[Freed]:
+    """Removes what users met long ago from the log of serving, if there is one."""
+    if log_of_serving := existing_log(params, home.folder):
+        with closing(log_of_serving):
+            before = log_of_serving.now() - params.keep_days * DAY_S
+            num = log_of_serving.forget(before=before, dry_run=dry_run)
+        yield Freed(what="exposures of the log of serving", num=num, num_bytes=0)
 
 
 def _served(home: Home, name: str, *, dry_run: bool) -> Iterator[Freed]:

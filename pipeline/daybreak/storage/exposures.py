@@ -217,25 +217,24 @@ class ExposureLog:
                     shadow=Shadow(**{one.name: row[f"shadow_{one.name}"] for one in fields(Shadow)}),
                 )
 
-    def forget(self, *, before: float) -> int:
+    def forget(self, *, before: float, dry_run: bool = False) -> int:
         """Removes exposures from before a time, with their outcomes; returns the number of exposures."""
-        old = sa.select(EXPOSURES.c.id).where(EXPOSURES.c.time < before)
-        with self._database.writing() as connection:
-            for table in _BESIDE:
-                connection.execute(sa.delete(table).where(table.c.exposure.in_(old)))
-            return connection.execute(sa.delete(EXPOSURES).where(EXPOSURES.c.time < before)).rowcount
+        return self._remove(EXPOSURES.c.time < before, dry_run=dry_run, erases=False)
 
     def erase(self, unit: str, *, dry_run: bool = False) -> int:
         """Removes all that a unit met and did; returns the number of exposures."""
-        theirs = EXPOSURES.c.unit == unit
-        ids = sa.select(EXPOSURES.c.id).where(theirs)
+        return self._remove(EXPOSURES.c.unit == unit, dry_run=dry_run, erases=True)
+
+    def _remove(self, which: "sa.ColumnElement[bool]", *, dry_run: bool, erases: bool) -> int:
+        """Removes exposures with all that came of them; `erases`: so that no byte of them is left."""
         if dry_run:
             with self._database.reading() as connection:
-                return connection.execute(sa.select(sa.func.count()).where(theirs)).scalar_one()
-        with self._database.erasing() as connection:
+                return connection.execute(sa.select(sa.func.count()).where(which)).scalar_one()
+        ids = sa.select(EXPOSURES.c.id).where(which)
+        with self._database.erasing() if erases else self._database.writing() as connection:
             for table in _BESIDE:
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(ids)))
-            return connection.execute(sa.delete(EXPOSURES).where(theirs)).rowcount
+            return connection.execute(sa.delete(EXPOSURES).where(which)).rowcount
 
     def _insert_exposures(self, connection: sa.Connection, exposures: Sequence[Exposure]) -> None:
         predicted = [

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from daybreak.contract.clock import Clock
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.sections import ServingParams
+from daybreak.contract.units import DAY_S
 from daybreak.storage.bucket import options
 from daybreak.storage.checkout import membership
 from daybreak.storage.exposures import ExposureLog
@@ -30,6 +31,7 @@ from daybreak.storage.log_clock import LogClock
 from daybreak.storage.traffic_database import METADATA, MOVES, TRAFFIC, TrafficDatabase
 from daybreak.storage.traffic_row import Traffic, TrafficRow, row_of, traffic_of
 
+MOVES_DAYS = 365  # that moves of the traffic are kept
 LOG = Path("var") / "serving.db"  # in the home, unless serving.log names another
 
 
@@ -64,6 +66,15 @@ class Log:
     def exposure_key(self) -> bytes:
         """Returns the key that binds the ids of exposures to their users, the same for all routers."""
         return blake2b(key=self._secret, digest_size=32, person=b"exposure ids").digest()
+
+    def forget(self, *, before: float, dry_run: bool = False) -> int:
+        """Removes exposures from before a time, with their outcomes; returns the number of exposures.
+
+        Moves of the traffic and stops of experiments go after a year, when no test that asks for them is on.
+        """
+        if not dry_run:
+            self.traffic.forget(before=min(before, self.now() - MOVES_DAYS * DAY_S))
+        return self.exposures.forget(before=before, dry_run=dry_run)
 
     def now(self) -> float:
         """Returns the time by the clock of this log, in seconds since 1970, without asking the database.

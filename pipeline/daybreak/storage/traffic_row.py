@@ -133,6 +133,13 @@ class TrafficRow:
         with self._database.reading() as connection:
             return tuple(traffic_of(row) for row in connection.execute(query).mappings())
 
+    def forget(self, *, before: float) -> None:
+        """Removes moves that were over before a time, and stops; `moves` since then returns the same."""
+        then = sa.select(sa.func.max(MOVES.c.revision)).where(MOVES.c.changed_at <= before)
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(MOVES).where(MOVES.c.revision < then.scalar_subquery()))
+            connection.execute(sa.delete(STOPS).where(STOPS.c.time < before))
+
     def set(self, traffic: Traffic) -> Traffic:
         """Sets the traffic if nobody has changed it since `traffic.revision`; returns the new traffic.
 

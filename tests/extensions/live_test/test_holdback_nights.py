@@ -205,7 +205,7 @@ def test_a_router_loads_the_anchor_after_what_is_not_needed_was_pruned(
     keeping = settings.model_copy(
         update={"night": settings.night.model_copy(update={"keep": 1, "keep_days": 1})}
     )
-    list(prune.prune(Home.here(), keeping.night, keeping.register_))
+    list(prune.prune(Home.here(), keeping.night, keeping.register_, keeping.serving))
     looked(settings, log)
     assert (log.traffic.read().champion, log.traffic.read().challenger) == (4, 1)
     with running(home) as router:

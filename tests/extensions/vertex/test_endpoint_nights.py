@@ -227,7 +227,7 @@ def test_what_no_version_starts_from_any_more_is_pruned_and_all_else_stays(
     assert target.unneeded({1}) == {"version-7-gone": 3}
     assert target.unneeded(set()) == {"version-7-gone": 3}  # the other one is deployed
     loaded = params.load(home_with_endpoint)
-    freed = list(prune(Home.here(), loaded.night, loaded.register_))[-1]
+    freed = list(prune(Home.here(), loaded.night, loaded.register_, loaded.serving))[-1]
     assert (freed.num, freed.num_bytes) == (1, 3)
     left = {path.name for path in folder.parent.iterdir() if any(path.iterdir())}
     assert left == {folder.name, "arrays of 0", "version-8-fresh"}

@@ -97,13 +97,13 @@ def warm(answers: Answers, users: Sequence[str], *, ended: threading.Event) -> N
 class ModelManager:
     """Keeps `standing` as the traffic row says, and reports it to the log."""
 
-    def __init__(self, traffic_log: Log, models: VersionLoader, *, home: Home, keep_days: float) -> None:
+    def __init__(self, traffic_log: Log, models: VersionLoader, *, home: Home) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.standing = ServedVersions()
         self.loaded: dict[int, Answers | Predictor] = {}
         self.fault = "nothing is loaded yet"
         self._log, self._models = traffic_log, models
-        self._home, self._keep_days = home, keep_days
+        self._home = home
         self._arrays: NightArrays | None = None
         self._promoted = 0  # by the ledger
         self._looked_at, self._tried_at, self._forgot_at = -1e9, -1e9, -1e9
@@ -250,7 +250,8 @@ class ModelManager:
             try:
                 self.follow()
                 if time.monotonic() - self._forgot_at > FORGET_S:
-                    self._log.exposures.forget(before=self._log.now() - self._keep_days * DAY_S)
+                    keep_days = self._home.last_params(self._home.folder).serving.keep_days
+                    self._log.forget(before=self._log.now() - keep_days * DAY_S)
                     self._forgot_at = time.monotonic()
             except PipelineError as error:
                 self._set_fault(str(error))

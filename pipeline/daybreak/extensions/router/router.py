@@ -527,7 +527,7 @@ def make_app(
         models = VersionLoader(
             name, home=home, top=params.max_top, keep=params.keep_users, answer_s=answer_s(params.timeout_s)
         )
-        manager = ModelManager(log, models, home=home, keep_days=params.keep_days)
+        manager = ModelManager(log, models, home=home)
         router = Router(log, manager, params, limits, model=name, home=home, has_token=bool(token))
         app.state.router = router
         manager.start()

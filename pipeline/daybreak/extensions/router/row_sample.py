@@ -30,7 +30,7 @@ def checks(home: Home, params: Params) -> Iterator[tuple[str, bool, str]]:
         "serving.keep_rows",
         True,
         f"the log of serving keeps the rows of {kept.keep_rows:.3g} of the requests for predictions, at most "
-        f"{MAX_ROWS_A_DAY:,} a day, for {kept.keep_days:g} days: {personal}, {erased}",
+        f"{MAX_ROWS_A_DAY:,} a day, for {params.serving.keep_days:g} days: {personal}, {erased}",
     )
 
 

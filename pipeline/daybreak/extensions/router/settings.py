@@ -32,8 +32,6 @@ class RouterParams(Section):
     request is; empty: the header is not read."""
     keep_users: int = Field(100_000, ge=1)
     """Users whose answers are kept in memory, for each version. Lower it to save memory."""
-    keep_days: float = Field(90, gt=0)
-    """Days that exposures and outcomes are kept."""
     keep_rows: float = Field(0, ge=0, le=1)
     """Share of requests for predictions whose rows the log keeps with their exposures, for `watch` to compare
     with the training days; at most 10,000 rows a day. 0: none, since rows may be personal."""
