@@ -1,5 +1,6 @@
 """Before a night runs, the machines that params.yaml names are looked up."""
 
+import os
 import subprocess
 from dataclasses import replace
 
@@ -266,12 +267,16 @@ def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
 def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
     local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: daybreak:Local")
     (repository / "params.yaml").write_text(local.format(machines="local"))
+    before = repository / "var" / "trials" / "before"
+    before.mkdir(parents=True)
+    os.utime(before, (0, 0))
     asked, device, speed, cost = check.rented(Home.here(), params.load(repository))
     assert asked.text == "asking for local; Ctrl-C ends it"
     assert device.text.startswith("local has ")
     assert "FLOP/s" in speed.text
     assert cost.text.startswith("$0.00 for ")
     assert all(one.ok for one in (asked, device, speed, cost))
+    assert len(list(before.parent.iterdir())) == 1 and not before.exists()
 
 
 def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repository):

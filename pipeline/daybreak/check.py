@@ -10,13 +10,13 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from daybreak import hooks
 from daybreak.backends import staging
 from daybreak.batch_inference import destinations, predict
-from daybreak.contract import environment, extras
+from daybreak.contract import disk, environment, extras
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError, ReleaseError, without_password
 from daybreak.contract.formats import counted, one_line, size
@@ -41,6 +41,7 @@ NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 SHARED = ("MLFLOW_TRACKING_URI", "MLFLOW_ARTIFACTS_DESTINATION", "DAYBREAK_LOG")
 OLDEST, NEWEST = (3, 11), (3, 13)  # Pythons of requires-python
 NOT_READ = ("s3://", "s3a://", "abfs://", "az://")  # buckets with lifecycle rules that are not Google's
+KEPT_TRIALS = timedelta(days=30)  # with their logs
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
 
@@ -265,6 +266,7 @@ def rented(home: Home, loaded: Params) -> Iterator[Check]:
     backend: Backend = loaded.backend.make(home)
     rental, machine = planned(home, loaded, backend)
     yield Check(name="trial", ok=True, text=f"asking for {rental}; Ctrl-C ends it")
+    disk.remove_old(home.var / "trials", after=KEPT_TRIALS)
     folder = home.var / "trials" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     yield from machine_trial.trial(home, rental, machine, backend, folder=folder)
 

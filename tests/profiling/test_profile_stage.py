@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import os
 import shutil
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -131,6 +133,19 @@ def test_a_disturbed_profile_never_replaces_an_undisturbed_one(backend):
     assert kept().read_text() == before
     backend.contention = 0.0
     assert call(backend, LATER).step_s != first.step_s
+
+
+def test_a_profile_that_no_night_has_looked_at_for_a_season_is_removed(backend):
+    call(backend)
+    unused = kept().rename(kept().with_name("unused.json"))
+    call(backend)
+    used = next(path for path in Path("var/profiles").iterdir() if path != unused)
+    for path in (unused, used):
+        at = time.time() - 91 * 86_400
+        os.utime(path, (at, at))
+    call(backend)
+    call(backend, params=make_params(steps=6))  # another is measured
+    assert used.exists() and not unused.exists()
 
 
 def test_a_disturbed_profile_holds_until_the_next_night(backend):

@@ -38,6 +38,7 @@ def test_rows_of_the_file_are_those_of_the_records_newest_first(home: Path) -> N
     assert [row.day for row in made][:2] == ["2026-11-24", "2026-11-23"]
     assert len(lines(home)) == 12
     assert NightRows(Home(home)).newest() == made
+    assert sum(map(len, lines(home))) < 0.9 * sum(len(json.dumps(vars(row))) for row in made)
 
 
 def test_a_kept_row_is_not_made_of_its_records_again_and_a_missing_or_torn_one_is(home: Path) -> None:

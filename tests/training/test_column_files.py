@@ -1,5 +1,6 @@
 """Samples that were parsed are kept by day: the next night parses its new days, and learns the same."""
 
+import errno
 import json
 import os
 import resource
@@ -180,9 +181,14 @@ def test_a_disk_that_fills_up_while_a_day_is_written_is_only_said_and_leaves_not
     assert not list((home / "var" / "columns").iterdir())
 
 
-def test_an_old_file_that_cannot_be_removed_is_in_nobodys_way(home):
+def test_an_old_file_that_cannot_be_removed_is_in_nobodys_way(home, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EROFS, "read-only", str(path))
+
     stuck = home / "var" / "columns" / "stuck.safetensors"
-    stuck.mkdir(parents=True)  # which not even root can unlink
+    stuck.parent.mkdir(parents=True)
+    stuck.touch()
+    monkeypatch.setattr(Path, "unlink", refuse)
     old = time.time() - this_machine.KEPT.total_seconds() - 60
     os.utime(stuck, (old, old))
     data = window(0, 2)

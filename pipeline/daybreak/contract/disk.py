@@ -1,6 +1,6 @@
 """Says what is wrong with a disk where something could not be written: full, a quota, read-only, another's.
 
-It also syncs files to disk that a power failure must not take.
+It also syncs files to disk that a power failure must not take, and removes those that have grown old.
 
 The writer may be Python, git, SQLite, Arrow, DuckDB or DVC, and each wraps the system's error in another one.
 So the system's error is found among the causes, or else by the system's words in the text.
@@ -10,9 +10,13 @@ import errno
 import logging
 import os
 import re
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 from daybreak.contract.formats import size
@@ -48,6 +52,18 @@ def sync(folder: Path) -> None:
             raise OSError(number, os.strerror(number), str(folder))
     finally:
         os.close(handle)
+
+
+def remove_old(folder: Path, *, after: timedelta) -> None:
+    """Removes the files and folders in a folder that have not been changed for so long.
+
+    What another process removes too, or a disk that is read-only keeps, is passed over.
+    """
+    before = time.time() - after.total_seconds()
+    for path in folder.glob("*"):
+        with suppress(OSError):
+            if path.stat().st_mtime < before:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def fault(error: BaseException) -> str:

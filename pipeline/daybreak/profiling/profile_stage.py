@@ -4,7 +4,8 @@ An earlier profile is reused where everything that it depends on is unchanged: t
 lists for the stage, the workload with its package, the params, and the structure of a batch; and where the
 data has between half and twice as many samples and the profile is at most `profile.reuse_days` old. Its
 evidence then names the night of the measurement, and the figures that were not measured on tonight's data. A
-profile is kept as one file under $DAYBREAK_HOME/var/profiles, named by a digest of its dependencies.
+profile is kept as one file under $DAYBREAK_HOME/var/profiles, named by a digest of its dependencies, until no
+night has looked at it for 90 days.
 
 A profile that other processes disturbed (daybreak/machines/contention.py) is reused for a night at most, and
 never takes the place of an undisturbed one, which is then reused however old.
@@ -15,15 +16,17 @@ job through the backend on that machine (profile_job.py).
 
 import inspect
 import logging
+import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from daybreak.contract import records
+from daybreak.contract import disk, records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import DataError, JobError, ParamsError
 from daybreak.contract.machine import Machine
@@ -45,6 +48,7 @@ WHAT = "the profile"
 JOBS = Path("data/work/profiles")
 SHARE = 0.02  # of the hours that a night has for training, which a profile may take
 LIMIT_S = 900.0  # of a job: to wait for a machine, start it, and measure
+KEPT_UNUSED = timedelta(days=90)
 MAX_CHANGE = 2  # at most so many times more or fewer samples
 ONLY_TONIGHT = "the noise scale, and whether the loss is finite: they depend on values, not on shapes"
 
@@ -109,6 +113,7 @@ def profile(
     }
     measured = replace(measured, evidence=measured.evidence | {"origin": origin})
     if path:
+        disk.remove_old(path.parent, after=KEPT_UNUSED)
         records.replace_text(path, records.dumps(measured))
     return measured
 
@@ -197,9 +202,11 @@ def _kept_in(home: Home, name: str) -> Path | None:
 def _kept(path: Path | None, dataset: Dataset) -> Profile | None:
     """Returns the kept profile, or None if it is torn, or of far more or fewer samples."""
     try:
-        kept = records.loads(Profile, path.read_text(), source=str(path)) if path else None
-        if kept is None:
+        if path is None:
             return None
+        kept = records.loads(Profile, path.read_text(), source=str(path))
+        with suppress(OSError):  # as where the home is read-only
+            os.utime(path)  # of what is used nothing is removed
         origin = kept.evidence["origin"]
         _age(kept)
         few, many = sorted([origin["num_samples"], dataset.num_samples])

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -285,7 +285,7 @@ class NightRows:
         Where that cannot be, as on a read-only disk, the rows are kept in memory alone.
         """
         kept = list(self._by_commit.values()) if self._is_stale else list(reversed(made))
-        lines = [vars(row) | {"made_by": _code()} for row in kept]  # flat, unlike what asdict copies
+        lines = [_line(row) | {"made_by": _code()} for row in kept]
         try:
             if self._is_stale:
                 records.replace_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
@@ -294,6 +294,14 @@ class NightRows:
                 jsonl.add(self._path, *lines)
         except OSError as error:
             log.debug("rows of nights are not kept in %s: %s", self._path, error)
+
+
+def _line(row: NightRow) -> dict[str, Any]:
+    """Returns the fields of a row, flat and without those at their default, as the file grows for years."""
+    return {name: value for name, value in vars(row).items() if value != _DEFAULTS.get(name, MISSING)}
+
+
+_DEFAULTS = {field.name: field.default for field in fields(NightRow)}  # MISSING where there is none
 
 
 def _with_predictions(row: NightRow, noted: Predictions | None) -> NightRow:

@@ -13,7 +13,6 @@ rented machine, which has no home. Files that no job has read for a week are rem
 
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from daybreak.contract import disk
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.workload import STATE
 from daybreak.machines import this_machine
@@ -90,7 +90,7 @@ class ColumnFiles:
         self._tried: set[DaySamples] = set()  # to read
         self._written: set[DaySamples] = set()  # now or earlier
         self.is_trusted = True
-        self._remove_old()
+        disk.remove_old(folder, after=this_machine.KEPT)
 
     def days(self, samples: Tensor) -> list[DaySamples]:
         """Returns the days of these samples."""
@@ -143,12 +143,3 @@ class ColumnFiles:
 
     def _path(self, day: DaySamples) -> Path:
         return self._folder / f"{day.digest}.safetensors"
-
-    def _remove_old(self) -> None:
-        before = time.time() - this_machine.KEPT.total_seconds()
-        for path in self._folder.glob("*"):
-            try:
-                if path.stat().st_mtime < before:
-                    path.unlink()
-            except OSError:  # another job has removed it, or the disk is read-only
-                continue

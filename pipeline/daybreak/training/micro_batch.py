@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from daybreak import hooks
-from daybreak.contract import records
+from daybreak.contract import disk, records
 from daybreak.contract.errors import JobError
 from daybreak.contract.record_parts import Tuning
 from daybreak.machines import this_machine
@@ -176,6 +176,7 @@ def remember(home: Home | None, workload: str, arguments: dict[str, Any], *, mic
     """Records the largest micro-batch that memory sufficed for."""
     facts = _facts(workload, arguments)
     if path := _path(home, facts):
+        disk.remove_old(path.parent, after=this_machine.KEPT)
         records.replace_text(
             path, json.dumps({**facts, "micro_batch_size": micro_batch_size}, indent=2) + "\n"
         )
