@@ -2,8 +2,8 @@
 
 `night.keep_days` is five seconds here, so that all may be pruned but the three newest nights (`night.keep`),
 what serves and what a rollback brings back. What a night then adds to the home must come to little more than
-its records in git and MLflow, and its report there. Afterwards a rollback, `why` of its version and `audit`
-must work as before.
+its records in git and MLflow, and its report there; it may leave no temporary file. Afterwards a rollback,
+`why` of its version and `audit` must work as before.
 
 The ledger of ten thousand nights is made by `git fast-import`, of commits as nights make them.
 """
@@ -42,15 +42,16 @@ KIND = {".git": "git", ".dvc": "DVC's cache", "nights": "folders of nights", "va
 
 def main() -> None:
     """Run the nights, and hold what they leave against the targets."""
-    with frame.home() as home:
-        os.environ["DAYBREAK_HOME"] = str(home)
+    with frame.home() as home, tempfile.TemporaryDirectory(prefix="daybreak-") as scratch:
+        os.environ |= {"DAYBREAK_HOME": str(home), "TMPDIR": scratch}
         params.override(home, [*frame.SMALL, *KEPT, *NIGHTS], into=home)
         subprocess.run(["git", "commit", "--all", "--quiet", "-m", "keep little"], cwd=home, check=True)
-        rows, freed = [], 0
+        rows, freed, num_temporary = [], 0, []
         for number in range(NUM_NIGHTS):
             done = frame.pipeline(home, "night", "--day", str(FIRST + timedelta(days=number)))
             freed += "freed " in done.stderr
             rows.append(used(home))
+            num_temporary.append(sum(len(names) + len(folders) for _, folders, names in os.walk(scratch)))
         frame.table(
             [
                 {"night": n + 1, **{key: size(value) for key, value in row.items()}}
@@ -70,6 +71,7 @@ def main() -> None:
         why_first = frame.pipeline(home, "why", str(releases[-1].serves)).stdout
         audit = frame.pipeline(home, "audit", expect=None)
         print(audit.stdout)
+    del os.environ["TMPDIR"]
     lookups = {num: lookup_cpu_s(num) for num in LEDGERS}
     frame.finish(
         "disk",
@@ -78,6 +80,8 @@ def main() -> None:
             "promoted": float(len(releases)),
             "kB a night, first nights": statistics.fmean(added[: max(1, half // 3)]) / 1000,
             "kB a night, second half": (totals[-1] - totals[half]) / (NUM_NIGHTS - 1 - half) / 1000,
+            "temporary files and folders after the first nights": num_temporary[max(1, half // 3)],
+            "temporary files and folders at the end": num_temporary[-1],
             "MB of the home, half-way": totals[half] / 1e6,
             "MB of the home, at the end": totals[-1] / 1e6,
             "nights that freed something": freed,
@@ -88,6 +92,7 @@ def main() -> None:
         },
         {
             "rollback restored": ("==", 1),
+            "temporary files and folders at the end": ("<=", num_temporary[max(1, half // 3)]),
             "why answers": ("==", 1),
             "audit": ("==", 0),
             f"finding a rollback among {LEDGERS[1]:,} nights, CPU s": ("<=", lookups[LEDGERS[0]] + 0.5),
