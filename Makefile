@@ -110,6 +110,8 @@ nights: setup ## nights in a row without Airflow: FROM=2011-09-01 TO=2011-09-30 
 	daybreak nights --first $(FROM) --last $(TO) $(if $(SOURCE),--set 'source=$(SOURCE)')
 
 up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedule, trigger form), MLflow, the pages of nights and the router, on loopback
+	@python -c 'import socket; socket.create_server(("127.0.0.1", 0))' 2> /dev/null || { \
+	  echo "127.0.0.1 is no address of this machine, and make up listens there: ip address add 127.0.0.1/8 dev lo"; exit 1; }
 	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT) $(SERVING_PORT) $(PAGES_PORT); do \
 	  ! (exec 3<>/dev/tcp/127.0.0.1/$$port) 2> /dev/null || { \
 	    echo "port $$port is taken; stop what listens there (make down), or choose others:" \

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -41,6 +42,7 @@ NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 SHARED = ("MLFLOW_TRACKING_URI", "MLFLOW_ARTIFACTS_DESTINATION", "DAYBREAK_LOG")
 OLDEST, NEWEST = (3, 11), (3, 13)  # Pythons of requires-python
 NOT_READ = ("s3://", "s3a://", "abfs://", "az://")  # buckets with lifecycle rules that are not Google's
+LOOPBACK = "127.0.0.1"
 KEPT_TRIALS = timedelta(days=30)  # with their logs
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
@@ -61,6 +63,7 @@ def findings(home: Home) -> Iterator[Finding]:
     text = version if ok else f"{version}; take one of 3.{OLDEST[1]} to 3.{NEWEST[1]}"
     yield Finding(what="python", ok=ok, text=text)
     yield from _proxy()
+    yield from _loopback()
     for name in ("torch", "dvc", "mlflow", "great-expectations"):
         yield _package(name)
     yield _optional("apache-airflow", "airflow", "daybreak night runs without it, make up needs it")
@@ -171,6 +174,18 @@ def _proxy() -> Iterator[Finding]:
     if variable := environment.proxy(os.environ):
         text = f"{variable} is set; {os.environ.get('no_proxy', 'nothing')} is asked without it"
         yield Finding(what="proxy", ok=True, text=text)
+
+
+def _loopback() -> Iterator[Finding]:
+    """Yields a finding where this machine has no address of IPv4 for its own servers."""
+    try:
+        socket.create_server((LOOPBACK, 0)).close()
+    except OSError:
+        text = (
+            f"{LOOPBACK} is no address of this machine, and make up listens there: ip address add "
+            f"{LOOPBACK}/8 dev lo; nights run without it, serve and pages with --host ::1"
+        )
+        yield Finding(what="loopback", ok=True, text=text)
 
 
 def _package(name: str) -> Finding:

@@ -1,6 +1,7 @@
 """Runs a router as one process: uvicorn around the app, on loopback unless `--host` says otherwise."""
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -180,10 +181,14 @@ def address_of(listening: socket.socket, host: str) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; JobError if the port is taken."""
+    """Returns a listening socket; JobError if the port is taken, or the machine has no such address."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise JobError(
+                f"{host} is no address of this machine; name another by --host, on loopback 127.0.0.1 or ::1"
+            ) from None
         raise JobError(
             f"port {port} of {host} cannot be used: {error.strerror or error}; "
             f"choose another by --port, or serving.port"
