@@ -5,6 +5,8 @@
     computed   the same with no answer kept: each one is computed by the model
     swaps      versions are swapped under 64 connections: requests that were not answered with 200
     killed     SIGKILL while 8 clients report outcomes, then restarted: acknowledged outcomes that are gone
+    before     with BEFORE=COMMIT, that alone: our router and that of an earlier commit, in turns, each over a
+               home of its own code's; and how long each takes until it serves, with the version's process
 
 Targets: a bare app is the least that any FastAPI service costs, and an answer is also assigned, counted and
 logged; half of its requests/s and twice its P99 say that all of this costs no more than the web server does.
@@ -27,7 +29,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import requests
 import torch
@@ -52,6 +54,17 @@ KILLS = 1 if frame.QUICK else 5
 ACKNOWLEDGED = 300 if frame.QUICK else 1000  # outcomes before each kill
 USERS, ITEMS, LINES = 3000, 2000, 300_000
 WORKLOAD = "daybreak.examples.shop.recommender:Recommender"
+BEFORE = os.environ.get("BEFORE", "")
+THEIRS = """
+import sys, time; from pathlib import Path; from {module} import greet, make_home, router
+home = make_home(Path(sys.argv[1]))
+began = time.monotonic()
+with router(home) as url:
+    took_s = time.monotonic() - began
+    greet(url)
+    print(url, took_s, flush=True)
+    sys.stdin.read()
+"""
 BARE = """
 from fastapi import FastAPI
 app = FastAPI()
@@ -75,6 +88,8 @@ def main() -> None:
         print(json.dumps({"name": "serving", "figures": {}, "targets": {}, "ok": False}))
         sys.exit(1)
     figures: dict[str, float] = {}
+    if BEFORE:
+        since(figures)
     with tempfile.TemporaryDirectory(prefix="daybreak-") as name, contextlib.ExitStack() as servers:
         folder = Path(name)
         home = make_home(folder)
@@ -100,6 +115,59 @@ def main() -> None:
         "acknowledged_and_lost": ("==", 0),
     }
     frame.finish("serving", figures, targets)
+
+
+def since(figures: dict[str, float]) -> NoReturn:
+    """Compares our router with that of `BEFORE`, and ends."""
+    with tempfile.TemporaryDirectory(prefix="daybreak-") as name, contextlib.ExitStack() as routers:
+        folder, theirs = Path(name), Path(name) / "checkout"
+        (folder / "ask.lua").write_text(ASK % (USERS - 1))
+        subprocess.run(
+            ["git", "worktree", "add", "--detach", str(theirs), BEFORE], cwd=frame.ROOT, check=True
+        )
+        routers.callback(
+            subprocess.run, ["git", "worktree", "remove", "--force", str(theirs)], cwd=frame.ROOT, check=True
+        )
+        urls = {}
+        for who, root in (("before", theirs), ("now", frame.ROOT)):
+            urls[who], figures[f"{who}, until it serves s"] = routers.enter_context(
+                router_of(root, folder / who)
+            )
+        for connections in CONNECTIONS:
+            rounds: dict[str, list[dict[str, float]]] = {who: [] for who in urls}
+            for _ in range(ROUNDS):
+                for who, url in urls.items():
+                    rounds[who].append(load(url, connections, ROUND_S, folder))
+            for key, words in (("per_s", "requests/s"), ("p99_ms", "P99 ms")):
+                both = {who: statistics.median(one[key] for one in rounds[who]) for who in urls}
+                figures |= {f"{who}, {words}, {connections} connections": each for who, each in both.items()}
+                figures[f"now over before, {words}, {connections} connections"] = both["now"] / both["before"]
+    kept = {
+        f"now over before, requests/s, {connections} connections": (">=", 0.95) for connections in CONNECTIONS
+    }
+    frame.finish("serving", figures, kept)
+
+
+@contextlib.contextmanager
+def router_of(root: Path, folder: Path) -> Iterator[tuple[str, float]]:
+    """The router of a checkout, by its own bench and code: its address, and the seconds until it served."""
+    is_older = not (root / "benchmarks").exists()
+    module = f"{'tests.' if is_older else ''}benchmarks.bench_serving"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", THEIRS.format(module=module), str(folder)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'pipeline'}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        line = next(line for line in process.stdout if line.startswith("http://"))
+        yield line.split()[0], float(line.split()[1])
+    finally:
+        process.communicate()  # it ends with its input
 
 
 def make_home(folder: Path) -> Path:
