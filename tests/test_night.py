@@ -27,7 +27,7 @@ from daybreak import cli, dvc_file, hooks, runner, warm_parent
 from daybreak.contract import params, records
 from daybreak.contract.errors import FINAL, DataError, NothingToDo, NotYet, ParamsError, ReleaseError
 from daybreak.contract.record_parts import Live, MeasuredEffect
-from daybreak.contract.record_types import Batch, Events, Night, Release, Verdict
+from daybreak.contract.record_types import Batch, Events, Night, Release, Spans, Verdict
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
 from daybreak.extensions.live_test.live_test import DECIDED, FOLDER
@@ -748,6 +748,29 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
     assert newest.verdict and "ingest failed" in newest.verdict.reason
     assert newest.verdict.failed == "ingest"
     assert newest.serving and newest.serving.version == 1
+
+
+def test_the_ledger_keeps_when_the_stages_of_a_night_were_called_those_that_wait_as_one_span(
+    repository: Path,
+) -> None:
+    night = opened(repository, day=date(2025, 1, 3), set=["ingest.wait_hours=0.5"])
+    records.write(Table(time="at", columns={"at": Time()}), records.RUN)
+    for _ in range(2):
+        with pytest.raises(NotYet):
+            runner.run(Home.here(), "ingest")
+    params.override(Path(), ["ingest.wait_hours=0"], into=Path())
+    with pytest.raises(NothingToDo):
+        runner.run(Home.here(), "ingest")
+    runner.run(Home.here(), "close")
+    (entry,) = ledger.history(Home.here(), limit=1)
+    assert entry.spans
+    first, ingest = entry.spans.stages
+    assert (first.stage, first.end, first.began_at) == ("open", "done", night.started_at)
+    assert (ingest.num_calls, ingest.end) == (3, "nothing to do")
+    assert ingest.began_at < ingest.last_call_at <= ingest.ended_at
+    assert "; the night waited " in ingest.why
+    in_folder = records.read(Spans, records.RUN)
+    assert [one.stage for one in in_folder.stages] == ["open", "ingest", "close"]
 
 
 @pytest.mark.slow

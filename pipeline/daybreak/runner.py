@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from daybreak import airflow_question, hooks, stages, warm_parent
 from daybreak.contract import clock, disk, params, records
@@ -34,7 +34,7 @@ from daybreak.contract.errors import (
     PipelineError,
     sentence,
 )
-from daybreak.contract.record_parts import Record
+from daybreak.contract.record_parts import Record, StageSpan
 from daybreak.contract.record_types import ADOPTS, Approval, Night, Predictions, Stop, Verdict
 from daybreak.contract.sections import Params, Section, Sections
 from daybreak.contract.table import Table
@@ -43,7 +43,7 @@ from daybreak.evaluation.live_judge import LiveJudge, judge_of
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry import approval
 from daybreak.report import publisher
-from daybreak.storage import branch, erasures, ledger, snapshots
+from daybreak.storage import branch, erasures, ledger, snapshots, spans
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import frame_digest, running_digest
 
@@ -163,6 +163,7 @@ def _is_current(home: Home, name: str) -> bool:
         current = snapshots.is_current(name)
     if current:
         mark(home, name)
+        _timer(home, name)("done", why="its outputs are there, of inputs that have not changed since")
     return current
 
 
@@ -458,6 +459,7 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
     stage = stages.STAGES[name]
     function = stage.function
     marked = "" if given.get("to") else name  # predictions by hand say nothing about the night's own
+    ended = _timer(home, marked)
     try:
         if name in stages.OF_NIGHTS and not stage.always:
             _expect_undecided(home)
@@ -469,18 +471,45 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
             records.write(record, home.records)
     except NotYet as pending:
         mark(home, marked, waits=str(pending))
+        ended("waits", why=str(pending))
         if name in stages.CHAIN[1:]:
             _predict_in_time(home, name)
         raise
     except NothingToDo as reason:
         mark(home, marked, skipped=str(reason))
+        ended("nothing to do", why=str(reason))
         raise
     except Exception as error:  # is raised again; `close` and the report read the mark
         _name_new_night(home, name, error)
         mark(home, marked, error=sentence(error))
+        ended("failed", why=sentence(error))
         raise
     mark(home, marked)
+    ended("done")
     return record
+
+
+def _timer(home: Home, name: str) -> Callable[..., None]:
+    """Returns what keeps, with how a call of a stage ended, when it began and ended."""
+    began_at = clock.utc()
+
+    def ended(how: Literal["done", "nothing to do", "failed", "waits"], *, why: str = "") -> None:
+        opened = name == "open" and how == "done"  # which sets the night's clock
+        if not opened and name not in stages.OF_NIGHTS:
+            return
+        if not records.path_of(Night, home.records).exists():
+            return
+        call = StageSpan(
+            stage=name,
+            began_at=records.read(Night, home.records).started_at if opened else began_at,
+            last_call_at=began_at,
+            ended_at=clock.utc(),
+            end=how,
+            why=why,
+        )
+        spans.add(call, home.tonight)
+
+    return ended
 
 
 def _predict_in_time(home: Home, waiting: str) -> None:

@@ -1,5 +1,6 @@
 """Nights to report on: whole, partial and sixty of them, with figures that are easy to recognise."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from daybreak.contract.record_parts import (
     Remedy,
     Rental,
     Slice,
+    StageSpan,
     Trend,
     Tuning,
 )
@@ -39,6 +41,7 @@ from daybreak.contract.record_types import (
     Profile,
     Release,
     Report,
+    Spans,
     Training,
     Verdict,
     Version,
@@ -311,6 +314,7 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             if promoted
             else "inconclusive: not proven no worse than the margin 0.03",
         ),
+        spans=Spans(stages=tuple(spans(started))),
         champion=Champion(version=champion, replaced=champion - 1, night="2011-11-07"),
         release=Release(
             version=number,
@@ -322,6 +326,38 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
         if promoted
         else None,
     )
+
+
+def spans(began: datetime) -> Iterator[StageSpan]:
+    """Yields the times of a night that waited 2 hours for its day."""
+    seconds = {
+        "open": 3,
+        "ingest": 12,
+        "validate": 41,
+        "prepare": 25,
+        "profile": 30,
+        "plan": 8,
+        "train": 95,
+        "evaluate": 14,
+        "register": 10,
+        "gate": 4,
+        "refit": 1,
+        "promote": 9,
+    }
+    at = began
+    for stage, lasted in seconds.items():
+        called = at + timedelta(hours=2) if stage == "ingest" else at
+        ended = called + timedelta(seconds=lasted)
+        yield StageSpan(
+            stage=stage,
+            began_at=at,
+            last_call_at=called,
+            ended_at=ended,
+            num_calls=1 + 24 * (stage == "ingest"),
+            end="nothing to do" if stage == "refit" else "done",
+            why="2011-11-08 is not there yet" if stage == "ingest" else "",
+        )
+        at = ended + timedelta(seconds=1)
 
 
 def only(entry: Entry, *names: str) -> Entry:

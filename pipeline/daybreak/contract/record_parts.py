@@ -362,6 +362,31 @@ class Epoch(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobSpan(Record):
+    """A request of a night's job for machines, from asking for them to their end."""
+
+    rental: Rental
+    asked_at: datetime
+    ran_at: datetime | None = None  # when its job was first seen running; None: it never was
+    ended_at: datetime
+    end: str  # "finished", "preempted", "refused", "failed", "hung" or "moved"
+    usd: float = 0.0  # at the price that was planned with, for the time that it ran
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSpan(Record):
+    """When a stage was called: once, or again and again as long as it answered that it waits."""
+
+    stage: str
+    began_at: datetime  # of the first call
+    last_call_at: datetime  # when the last call began; until then it waited
+    ended_at: datetime
+    num_calls: int = 1
+    end: Literal["done", "nothing to do", "failed", "waits"]
+    why: str = ""  # what the last call that did not do its work said
+
+
+@dataclass(frozen=True, kw_only=True)
 class Taken(Record):
     """A fallback that training took to be in time and within the budget, to cost less, or by a trigger."""
 

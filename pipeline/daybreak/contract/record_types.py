@@ -23,6 +23,7 @@ from daybreak.contract.record_parts import (
     Expectation,
     FigureSeries,
     JobForecast,
+    JobSpan,
     Judged,
     Line,
     Live,
@@ -40,6 +41,7 @@ from daybreak.contract.record_parts import (
     Size,
     Slice,
     SpotOutlook,
+    StageSpan,
     Sync,
     Taken,
     Trend,
@@ -231,6 +233,8 @@ class Training(Record):
     # Updates of worker 0 that were taken otherwise than planned, as memory was short, by how.
     short_of_memory: dict[str, int] = field(default_factory=dict)
     num_skipped: int = 0  # updates whose gradients overflowed in float16
+    attempts: tuple[JobSpan, ...] = ()  # in order; none: made before they were kept
+    restarted_at: tuple[datetime, ...] = ()  # when workers started anew
 
     @property
     def took_s(self) -> float:
@@ -472,6 +476,13 @@ class Events(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spans(Record):
+    """When the stages of a night were called, in order; in the ledger, those before its commit."""
+
+    stages: tuple[StageSpan, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Note(Record):
     """What the ledger has to say besides nights and rollbacks."""
 
@@ -508,4 +519,5 @@ OF_A_NIGHT = (
     Predictions,
     Stop,
     Events,
+    Spans,
 )

@@ -11,9 +11,12 @@ from typing import Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
+from daybreak.contract.record_parts import JobSpan
 from daybreak.contract.record_types import Training
+from daybreak.contract.units import HOUR_S
 from daybreak.jobs import observed_lifetimes
-from daybreak.jobs.submissions import JobAttempts
+from daybreak.jobs.cost_tracker import usd_per_hour
+from daybreak.jobs.submissions import JobAttempt, JobAttempts
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, moments, worker_errors
 from daybreak.training.recipe import AVERAGE, BEST, NEWEST, Recipe, Result
@@ -163,4 +166,22 @@ def collect(
         sync=result.sync,
         short_of_memory=result.short_of_memory,
         num_skipped=result.num_skipped,
+        attempts=tuple(_span(each, until=result.ended_at) for each in attempts.all),
+        restarted_at=tuple(datetime.fromisoformat(each["time"]) for each in starts[1:]),
+    )
+
+
+def _span(attempt: JobAttempt, *, until: datetime) -> JobSpan:
+    """Returns a request for machines as the record of the training has it; the last one ends with the job."""
+    ended = datetime.fromtimestamp(attempt.ended_at, UTC) if attempt.ended_at else until
+    ran = datetime.fromtimestamp(attempt.run_at, UTC) if attempt.run_at else None
+    held_s = (ended - ran).total_seconds() if ran else 0.0
+    end = attempt.ended or "finished"
+    return JobSpan(
+        rental=attempt.placement.rental,
+        asked_at=datetime.fromtimestamp(attempt.at, UTC),
+        ran_at=ran,
+        ended_at=ended,
+        end="moved" if attempt.to else "hung" if attempt.hung else "finished" if end == "succeeded" else end,
+        usd=round(usd_per_hour(attempt.placement) * max(0.0, held_s) / HOUR_S, 4),
     )

@@ -17,6 +17,7 @@ from daybreak.prediction import scorecard
 from daybreak.profiling.explain import BOUNDS, MEANING
 from daybreak.registry import approval
 from daybreak.report import outcome
+from daybreak.report.stage_times import StageTime
 from daybreak.report.standing import Standing
 from daybreak.rollout import night_events
 from daybreak.storage.ledger import Entry
@@ -223,7 +224,7 @@ def broken_rules(report: Report) -> list[Expectation]:
     return [one for one in report.expectations if not one.success and not one.num_failed]
 
 
-def glances(entry: Entry, standing: Standing | None) -> dict[str, str]:
+def glances(entry: Entry, standing: Standing | None, times: Sequence[StageTime]) -> dict[str, str]:
     """Returns the line of each part that is shown while it is folded, by the part's name; "" for none."""
     return {
         "checks": _of_checks(checks(entry)),
@@ -232,7 +233,14 @@ def glances(entry: Entry, standing: Standing | None) -> dict[str, str]:
         "data": _of_data(entry.report) if entry.report else "",
         "bottleneck": _of_profile(entry.profile) if entry.profile else "",
         "plan": _of_plan(entry.plan, entry.training) if entry.plan else "",
+        "timeline": _of_time(entry, times),
     }
+
+
+def _of_time(entry: Entry, times: Sequence[StageTime]) -> str:
+    opened = f"opened {entry.night.started_at:%-d %B, %H:%M UTC}"
+    longer = [one.name for one in times if one.why]
+    return f"{opened}; longer than expected: {', '.join(longer)}" if longer else opened
 
 
 def _of_checks(all_checks: Sequence[Check]) -> str:

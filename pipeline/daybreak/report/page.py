@@ -30,6 +30,7 @@ from daybreak.report import (
     day_looks,
     evidence,
     figures,
+    gantt,
     links,
     outcome,
     planned,
@@ -37,6 +38,7 @@ from daybreak.report import (
     profiled,
 )
 from daybreak.report.outcome import NightView, view_of
+from daybreak.report.stage_times import StageTime, stage_times
 from daybreak.report.standing import Standing, standing
 from daybreak.report.summary import Summary, summarize
 from daybreak.report.templates import render
@@ -113,6 +115,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
     entry = view.entry
     margin = _margin(home, entry, folder)
     now = standing(entry.evaluation, read_scores(folder / SCORES)) if entry.evaluation else None
+    times = stage_times(entry, history)
     return dict(
         hover=True,
         entry=entry,
@@ -126,8 +129,8 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         standing=now,
         differences=entry.evaluation.differences if entry.evaluation else None,
         checks=evidence.checks(entry),
-        glances=evidence.glances(entry, now),
-        charts=_charts(entry, margin, now, history),
+        glances=evidence.glances(entry, now, times),
+        charts=_charts(entry, margin, now, history, times),
         batch_size=figures.batch_size(entry),
         error=figures.error,
         broken=evidence.broken(entry.report),
@@ -148,6 +151,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         bottleneck=evidence.bottleneck(entry.profile) if entry.profile else None,
         explained=_unbroken(explain(entry.profile)) if entry.profile else "",
         measured=evidence.measured(entry.profile) if entry.profile else {},
+        stage_times=times,
         timeline=evidence.timeline(entry),
         lineage=evidence.lineage(entry),
         ledger_page=_ledger_page(home, entry, folder),
@@ -179,7 +183,11 @@ def values(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
 
 
 def _charts(
-    entry: Entry, margin: float | None, now: Standing | None, history: Sequence[Entry]
+    entry: Entry,
+    margin: float | None,
+    now: Standing | None,
+    history: Sequence[Entry],
+    times: Sequence[StageTime],
 ) -> dict[str, Markup | None]:
     """Returns the charts that tonight's records allow, None for the others."""
     nights = figures.until(entry, history)
@@ -196,6 +204,7 @@ def _charts(
         "scores": figures.scores(now) if now else None,
         "trend": charts.trend(nights) if len(nights) > 1 else None,
         "predicted": predictions.picture(entry, history),
+        "gantt": gantt.gantt(times, entry.night),
     }
     if entry.plan:
         drawn |= planned.pictures(entry.plan, entry.night)

@@ -34,6 +34,7 @@ from daybreak.contract.record_types import (
     Refit,
     Release,
     Report,
+    Spans,
     Stop,
     Training,
     Verdict,
@@ -80,6 +81,7 @@ class Entry:
     predictions: Predictions | None = None
     stop: Stop | None = None  # a person's
     events: Events | None = None  # None: made before there were any
+    spans: Spans | None = None  # None: made before they were kept
     closed_at: datetime | None = None  # when the commit was made, UTC; None: the night is still open
 
     @property
