@@ -373,9 +373,12 @@ def _file(uri: str) -> Path | None:
 
 
 def _expect_to_open(uri: str) -> None:
-    """Raises OSError if the file cannot be opened, which MLflow would only report after two minutes."""
+    """Raises OSError if the file cannot be opened, which MLflow would only report after two minutes.
+
+    To be read is enough: a router writes nothing there, and may not where the home is mounted read-only.
+    """
     if path := _file(uri):
-        path.open("r+b").close()
+        path.open("rb").close()
 
 
 def _make_file(uri: str) -> None:
