@@ -468,10 +468,10 @@ NOT_SEEN = {
         "prediction goes from -.*, and a calibrator is of chances",
     ),
     "score": (
-        (
-            "    def predict(self",
-            "    def score(self, model, batch):\n        return self.loss(model, batch).mean()\n\n"
-            "    def predict(self",
+        (  # which is called where the metric that decides is of a set
+            "    metrics = (LogLoss(), AUC(), Calibration())\n",
+            "    metrics = (AUC(), Calibration())\n\n"
+            "    def score(self, model, batch):\n        return self.loss(model, batch).mean()\n\n",
         ),
         "score of Fraud has shape .. for 256 samples",
     ),
