@@ -109,6 +109,15 @@ def test_a_command_that_does_not_exist_is_answered_with_the_one_that_was_meant(
     assert len(said.splitlines()) <= 2
 
 
+def test_a_word_that_is_not_utf_8_is_refused_before_a_record_has_to_keep_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["rollback", "--reason", os.fsdecode(b"caf\xe9")])
+    said = capsys.readouterr().err
+    assert r"'caf\udce9' is not UTF-8, so no record could keep it; write it in UTF-8" in said
+
+
 def test_a_record_that_is_not_there_yet_is_nothing_to_show(home: Path) -> None:
     assert cli.main(["show", "verdict", "--night", "n1"]) == 99
 

@@ -45,10 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     environment.spare_loopback(os.environ)
     words = _take_home(words)
     parsing = parser(words)
-    if words and not words[0].startswith("-") and words[0] not in _commands():
-        meant = difflib.get_close_matches(words[0], _commands(), n=1)
-        hint = f"did you mean {meant[0]}?" if meant else "see daybreak --help"
-        parsing.error(f"{words[0]} is not a command; {hint}")
+    if why := _refusal(words):
+        parsing.error(why)
     options = vars(parsing.parse_args(words))
     try:
         return _run(words, **options)
@@ -71,6 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         log.error("%s", sentence(error))
         return FINAL if lacks else 1
+
+
+def _refusal(words: Sequence[str]) -> str:
+    """Returns why no command takes these words, "" where the parser of a command may say."""
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):  # a byte that Python could not decode
+            return f"{word!a} is not UTF-8, so no record could keep it; write it in UTF-8"
+    if words and not words[0].startswith("-") and words[0] not in _commands():
+        meant = difflib.get_close_matches(words[0], _commands(), n=1)
+        hint = f"did you mean {meant[0]}?" if meant else "see daybreak --help"
+        return f"{words[0]} is not a command; {hint}"
+    return ""
 
 
 def _show_messages() -> None:
