@@ -1,6 +1,8 @@
 """The collector brings back a job's model, or past the deadline the model of its newest good checkpoint."""
 
 import json
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +10,14 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
+from daybreak.contract import records
 from daybreak.contract.backend import OutOfTime
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.record_types import Night
 from daybreak.contract.sections import Plug
 from daybreak.contract.workload import make_model, write_state
 from daybreak.jobs import launcher, observed_job
-from daybreak.jobs.collector import MODEL
+from daybreak.jobs.collector import MODEL, POINTS, collect
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.registry.weights import load_model
@@ -187,3 +190,28 @@ def test_a_model_that_was_changed_after_training_is_refused():
     with pytest.raises(JobError, match="does not match its digest"):
         call(backend)
     assert not MODEL.exists()
+
+
+def test_the_record_keeps_the_attempts_their_price_and_the_curve_of_the_loss():
+    recipe, path = submitted(NIGHT)
+    began = NIGHT.started_at.timestamp()
+    dear = replace(PLACEMENT, usd_per_hour=36.0)
+    asked = JobAttempts(path)
+    asked.change(run_at=began + 10, ended="preempted", ended_at=began + 20)
+    asked.ask(began + 21, job="j2", placement=dear)
+    asked.change(handle="h2", run_at=began + 30)
+    (path / "job.json").write_text(records.dumps(recipe))
+    finish(path)
+    at_once = {"time": NIGHT.started_at.isoformat(), "num_updates": 1}
+    beats = [{**at_once, "seen": 10 * at, "loss": 1 / at} for at in range(1, 601)]
+    again = [{**at_once, "seen": 10, "loss": 9.0}]  # trained again after the loss
+    (path / "progress.jsonl").write_text("".join(json.dumps(one) + "\n" for one in beats + again))
+    training = collect(path, JobAttempts(path), cost_usd=0.3, logs="")
+    first, last = training.attempts
+    assert (first.end, last.end) == ("preempted", "finished")
+    assert last.ran_at and (last.ended_at - last.ran_at).total_seconds() == 20
+    assert last.usd == pytest.approx(0.2)
+    assert training.restarted_at == (NIGHT.started_at + timedelta(seconds=20),)
+    assert len(training.losses) == POINTS
+    assert training.losses[-1] == (6000, pytest.approx(1 / 595, rel=0.02))
+    assert training.losses[0][1] > 1.0  # with what came last of the first samples

@@ -9,8 +9,10 @@ import numpy as np
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import (
+    Chain,
     ColumnDistribution,
     ColumnUse,
+    Confusion,
     Differences,
     DifferingSamples,
     Drift,
@@ -19,10 +21,14 @@ from daybreak.contract.record_parts import (
     FigureSeries,
     JobForecast,
     Line,
+    ListReach,
     MeasuredEffect,
     Placement,
     PlanReasons,
+    RecommendedLists,
     Record,
+    Reliability,
+    ReliabilityBin,
     Remedy,
     Rental,
     Slice,
@@ -242,6 +248,10 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             cost_usd=0.4475 * wobble,
             stopped_by="finished",
             device="2 x NVIDIA L4",
+            losses=tuple(
+                (496 * at, 0.42 + 0.25 * 0.96**at + 0.01 * float(np.sin(at * number))) for at in range(1, 101)
+            ),
+            validations=tuple((16_543 * at, 0.31 + 0.012 * at + 0.001 * (number % 5)) for at in (1, 2, 3)),
             epochs=(
                 *(Epoch(num_samples=16_543, whole=True, digest=f"{n:016x}") for n in range(2)),
                 Epoch(num_samples=16_543, whole=True, digest="9ac8" * 4),
@@ -263,6 +273,30 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
                 "baseline/item_knn": 0.2417,
                 "baseline/ease": 0.2875,
             },
+            by_slice={
+                "score": {"": (score, 0.014), "customer: new": (score - 0.14 * wobble, 0.031)},
+                "hit_rate": {"": (0.72 * wobble, 0.02), ODD_NAME: (0.5, 0.04)},
+            },
+            lists=RecommendedLists(
+                num_users=1000,
+                top=20,
+                challenger=ListReach(num_items=812, beyond_popular=0.43),
+                champion=ListReach(num_items=790, beyond_popular=0.41),
+                kept=0.71,
+            ),
+            reliability=Reliability(
+                challenger=tuple(
+                    ReliabilityBin(num_samples=40, predicted=at / 10, observed=(at / 10) ** 1.2)
+                    for at in range(1, 11)
+                ),
+                champion=tuple(
+                    ReliabilityBin(num_samples=40, predicted=at / 10, observed=(at / 10) ** 0.8)
+                    for at in range(1, 11)
+                ),
+            ),
+            confusion=Confusion(
+                classes=("stays", ODD_NAME), challenger=((301, 12), (25, 62)), champion=((298, 15), (31, 56))
+            ),
             differences=Differences(
                 columns=(
                     ColumnUse(column="item", challenger=0.1102, champion=0.1004),
@@ -309,6 +343,14 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             challenger=number,
             effect=MeasuredEffect(mean=effect, low=effect - 0.0193, high=effect + 0.0193),
             num_samples=400,
+            chain=Chain(
+                anchor=3,
+                since=day - timedelta(days=9),
+                margin=0.03,
+                level=0.004 * float(np.sin(number / 3)) - 0.004,
+                half_width=0.011,
+                num_nights=9,
+            ),
             reason="proven no worse than the margin 0.03: +0.0142 (from -0.0051 to +0.0335, 400 samples); "
             "400 samples show 0.0276 at 80 % power"
             if promoted

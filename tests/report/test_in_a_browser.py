@@ -1,5 +1,6 @@
 """The page of a night as a browser shows it, on a desk and on a phone, by day and by night."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +15,7 @@ from daybreak.storage.home import Home
 from tests.browser import chromium, look
 from tests.dags.servers import keep
 from tests.report.nights import ODD_NAME, lay, only, sixty, unlike, whole
+from tests.report.test_stage_times import preempted
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -32,7 +34,7 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Addresses of pages: of a night after sixty others, of one that waits, of one that failed."""
+    """Addresses of pages: of nights that promoted, lost their machines, wait, or failed."""
     at_home = pytest.MonkeyPatch()
     at_home.setenv("MLFLOW_UI", "http://127.0.0.1:5000")
     at_home.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
@@ -52,6 +54,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with at_home.context():
         made = {
             "promoted": write(Home.here(), lay(promoted, with_looks("promoted")), []),
+            "late": write(Home.here(), lay(preempted(), with_looks("late")), []),
             "waits": write(Home.here(), lay(waiting, tmp_path_factory.mktemp("waits")), sixty()[1:]),
             "failed": write(
                 Home.here(),
@@ -63,8 +66,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: path.as_uri() for name, path in made.items()}
 
 
-@pytest.mark.parametrize("name", ["promoted", "waits", "failed"])
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
+@pytest.mark.parametrize("name", ["promoted", "late", "waits", "failed"])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
 def test_the_page_of_a_night_is_whole_quiet_and_readable_for_all(
     browser: "Browser", pages: dict[str, str], name: str, width: int, scheme: str
 ) -> None:
@@ -119,4 +122,26 @@ def test_a_held_day_shows_what_held_it_without_a_click(browser: "Browser", pages
     assert [chart.is_visible() for chart in held.get_by_role("img").all()] == [True, True]
     held.get_by_text("Table").last.click()
     assert held.get_by_role("row", name=ODD_NAME).inner_text().split("\t")[1:3] == ["50 %", "0 %"]
+    view.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "charts", "tables"),
+    [("late", "timeline", 1, 2), ("waits", "model", 2, 4), ("waits", "nights", 4, 3)],
+)
+def test_a_part_with_charts_and_tables_is_seen_on_paper_too(
+    browser: "Browser", pages: dict[str, str], name: str, part: str, charts: int, tables: int
+) -> None:
+    view = browser.new_page(viewport={"width": 1200, "height": 900})
+    view.goto(pages[name])
+    view.locator(f"details:has(> #{part}) > summary").click()
+    if folder := os.environ.get("SCREENSHOTS"):
+        view.locator(f"#{part}").screenshot(path=Path(folder) / f"night-{part}.png")
+    seen = view.locator(f"#{part}").get_by_role("img")
+    assert seen.count() == charts
+    assert view.locator(f"#{part} table").count() == tables
+    view.locator(f"details:has(> #{part}) > summary").click()
+    assert not seen.first.is_visible()
+    view.emulate_media(media="print")
+    assert all(chart.is_visible() for chart in seen.all())
     view.close()

@@ -417,6 +417,59 @@ class Slice(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReliabilityBin(Record):
+    """Samples of like chances: how many, the chance that they were given, and how often it happened."""
+
+    num_samples: int
+    predicted: float
+    observed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reliability(Record):
+    """How often what a model gives a chance happens, in bins of as many samples each, by rising chance."""
+
+    challenger: tuple[ReliabilityBin, ...]
+    champion: tuple[ReliabilityBin, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confusion(Record):
+    """How many samples of each class, a row each, were taken for each class, a column each."""
+
+    classes: tuple[str, ...]
+    challenger: tuple[tuple[int, ...], ...]
+    champion: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListReach(Record):
+    """What the lists that a model recommends reach: different items, and items that few buy."""
+
+    num_items: int  # different ones in all lists: coverage
+    beyond_popular: float  # share of the places with an item that is not among the most popular: novelty
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendedLists(Record):
+    """What challenger and champion recommend to the same users."""
+
+    num_users: int
+    top: int  # items of a list, and of the most popular
+    challenger: ListReach
+    champion: ListReach | None = None  # None: there is none, or it runs other code than today's
+    kept: float | None = None  # share of the champion's items that the challenger's list has, too
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListChange(Record):
+    """The lists that one user would get from the champion and from the challenger, best first."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ColumnUse(Record):
     """By how much each model's score falls where the values of a column are shuffled among rows of a day."""
 

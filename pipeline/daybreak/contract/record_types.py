@@ -15,6 +15,7 @@ from daybreak.contract.record_parts import (
     Chain,
     Check,
     ColumnDistribution,
+    Confusion,
     Differences,
     Drift,
     Epoch,
@@ -26,6 +27,7 @@ from daybreak.contract.record_parts import (
     JobSpan,
     Judged,
     Line,
+    ListChange,
     Live,
     LiveMetric,
     MeasuredEffect,
@@ -34,7 +36,9 @@ from daybreak.contract.record_parts import (
     PlanReasons,
     Portion,
     RecipeTest,
+    RecommendedLists,
     Record,
+    Reliability,
     Remedy,
     Rental,
     ServedDay,
@@ -129,6 +133,16 @@ class Distributions(Record):
     columns: tuple[ColumnDistribution, ...]
     left_out: tuple[str, ...]  # columns beyond the most that are shown
     figures: tuple[FigureSeries, ...]  # outside their limits, the farthest first; then by column
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedLists(Record):
+    """The lists that challenger and champion differ in most, without whose they are.
+
+    They stay in the folder of the night, and nowhere else.
+    """
+
+    lists: tuple[ListChange, ...]  # the most different first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +247,9 @@ class Training(Record):
     # Updates of worker 0 that were taken otherwise than planned, as memory was short, by how.
     short_of_memory: dict[str, int] = field(default_factory=dict)
     num_skipped: int = 0  # updates whose gradients overflowed in float16
+    losses: tuple[
+        tuple[int, float], ...
+    ] = ()  # samples trained on until then, and the mean loss since before
     attempts: tuple[JobSpan, ...] = ()  # in order; none: made before they were kept
     restarted_at: tuple[datetime, ...] = ()  # when workers started anew
 
@@ -260,6 +277,11 @@ class Evaluation(Record):
     seen_days: tuple[date, ...] = ()  # held-out days left out, since a model was trained on them
     cannot_judge: str = ""  # why no model can be judged on these samples, and what to do
     differences: Differences | None = None  # None: not asked for, or the workload has no features and metrics
+    # By metric and slice, "" for all samples: the challenger's mean and its standard error.
+    by_slice: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    reliability: Reliability | None = None  # None: no metric is of the chance of one class
+    confusion: Confusion | None = None  # None: no metric is of classes
+    lists: RecommendedLists | None = None  # None: the workload recommends nothing, or has no likely users
 
 
 @dataclass(frozen=True, kw_only=True)

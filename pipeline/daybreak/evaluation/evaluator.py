@@ -21,22 +21,31 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, without_password
-from daybreak.contract.record_parts import Differences, Judged, LiveMetric, Slice
+from daybreak.contract.record_parts import (
+    Confusion,
+    Differences,
+    Judged,
+    LiveMetric,
+    RecommendedLists,
+    Reliability,
+    Slice,
+)
 from daybreak.contract.record_types import Champion, Dataset, Evaluation, Release, Training
 from daybreak.contract.records import digest
 from daybreak.contract.sections import EvaluateParams, RegisterParams
 from daybreak.contract.table import Label
 from daybreak.contract.workload import ARRAYS, STATE, UNIT, Workload, serves_rows
 from daybreak.data.partitions import held_out_days
-from daybreak.evaluation import own_code
+from daybreak.evaluation import diagnostics, lists, own_code
 from daybreak.evaluation.differences import find as find_differences
 from daybreak.evaluation.differences import seconds_for
 from daybreak.evaluation.held_out import arrays_of, comparable_days
@@ -99,7 +108,8 @@ def evaluate(
         log.warning("the champion was trained on held-out days; it is not compared")
     metrics = declared(workload)
     with torch.inference_mode():
-        columns, by_row = _scored(versions.todays, versions.by_own_code, batch_size=params.batch_size)
+        found = _scored(versions.todays, versions.by_own_code, batch_size=params.batch_size)
+    columns, by_row = found.columns, found.by_row
     columns |= _baselines(workload, arrays, num_samples)
     write_scores(columns, num_samples)
     explains = params.explain and bool(metrics) and serves_rows(workload)
@@ -108,7 +118,10 @@ def evaluate(
         if explains
         else None
     )
-    columns = _of_slices(columns, getattr(workload, "metric_slices", {}))
+    recommended = _lists(versions) if lists.recommends(workload) else None
+    metric_slices = getattr(workload, "metric_slices", {})
+    by_slice = diagnostics.by_slice(columns, by_row, without=metric_slices)
+    columns = _of_slices(columns, metric_slices)
     return Evaluation(
         model_digest=training.model_digest,
         data_digest=dataset.digest,
@@ -124,6 +137,10 @@ def evaluate(
         seen_days=tuple(day for day in everything if day not in (days or everything)),
         cannot_judge=_one_label(workload, samples) or _without_value(metrics, columns),
         differences=differences,
+        by_slice=by_slice,
+        reliability=found.reliability,
+        confusion=found.confusion,
+        lists=recommended,
     )
 
 
@@ -168,7 +185,7 @@ def columns_of(workload: Workload, model: Path, arrays: Path, *, batch_size: int
 
     samples = workload.dataset(arrays, "test")
     with torch.inference_mode():
-        return _scored([_challenger(workload, model, samples)], {}, batch_size=batch_size)[0]
+        return _scored([_challenger(workload, model, samples)], {}, batch_size=batch_size).columns
 
 
 def _challenger(workload: Workload, model: Path, samples: Any) -> ScoredModel:
@@ -177,10 +194,18 @@ def _challenger(workload: Workload, model: Path, samples: Any) -> ScoredModel:
     )
 
 
-def _scored(
-    arms: list[ScoredModel], theirs: Mapping[str, Columns], *, batch_size: int
-) -> tuple[Columns, tuple[LiveMetric, ...]]:
-    """Returns the columns of the scores, and the metrics for users where the workload names metrics."""
+@dataclass(frozen=True, kw_only=True)
+class _HeldOutScores:
+    """The columns of scores.npy, and of a workload that names metrics, those for users and diagnostics."""
+
+    columns: Columns
+    by_row: tuple[LiveMetric, ...] = ()
+    reliability: Reliability | None = None
+    confusion: Confusion | None = None
+
+
+def _scored(arms: list[ScoredModel], theirs: Mapping[str, Columns], *, batch_size: int) -> _HeldOutScores:
+    """Returns the columns of the scores, and what follows from the metrics that the workload names."""
     if declared(arms[0].workload):
         return _judged(arms, theirs, batch_size=batch_size)
     columns = score(arms, len(arms[0].samples), batch_size=batch_size)
@@ -188,7 +213,7 @@ def _scored(
         columns |= scored
     if serves_rows(arms[0].workload):
         columns |= _predicted(predict(arms[0], batch_size=batch_size))
-    return columns, ()
+    return _HeldOutScores(columns=columns)
 
 
 def _compared_days(workload: Workload, champion: Champion) -> tuple[date, ...]:
@@ -271,6 +296,21 @@ def _differences(
         return None
 
 
+def _lists(versions: _ScoredVersions) -> RecommendedLists | None:
+    """Returns what the lists of challenger and champion reach, and keeps those that changed most here."""
+    import torch
+
+    try:
+        with torch.inference_mode():
+            found, changed = lists.compare(versions.todays)
+        records.LOOKS.mkdir(parents=True, exist_ok=True)
+        records.write(changed, records.LOOKS)
+    except Exception as error:  # noqa: BLE001 - of a team's class
+        log.warning("the report cannot say how lists differ: %s", without_password(str(error)))
+        return None
+    return found
+
+
 def _roles(metrics: Sequence[Metric]) -> tuple[Judged, ...]:
     """Returns how each metric judges; the first decides, whatever its role."""
     return tuple(
@@ -284,9 +324,7 @@ def _roles(metrics: Sequence[Metric]) -> tuple[Judged, ...]:
     )
 
 
-def _judged(
-    arms: list[ScoredModel], theirs: Mapping[str, Columns], *, batch_size: int
-) -> tuple[Columns, tuple[LiveMetric, ...]]:
+def _judged(arms: list[ScoredModel], theirs: Mapping[str, Columns], *, batch_size: int) -> _HeldOutScores:
     """Returns the columns of the metrics that the challenger's workload names, and those for users."""
     workload, samples = arms[0].workload, arms[0].samples
     predicted = {arm.name: predict(arm, batch_size=batch_size) for arm in arms}
@@ -301,14 +339,23 @@ def _judged(
             )
     has_label = workload.table.label is not None
     label, classes = _label(workload, samples)
-    columns = judged(declared(workload), predicted, label)
+    metrics = declared(workload)
+    columns = judged(metrics, predicted, label)
     usual = predicted.get("champion", predicted["challenger"])
-    live = live_metrics(declared(workload), usual, label, has_label=has_label, classes=classes)
+    live = live_metrics(metrics, usual, label, has_label=has_label, classes=classes)
     if hasattr(workload, "slices"):
         columns |= _sliced(workload, arms[0], batch_size=batch_size)
     if UNIT in samples[0]:
         columns[UNIT] = samples.column(UNIT)
-    return columns | _predicted(predicted["challenger"]), live
+    shown: dict[str, Columns] = {
+        arm: predicted[arm] for arm in predicted if arm in ("challenger", "champion")
+    }
+    return _HeldOutScores(
+        columns=columns | _predicted(predicted["challenger"]),
+        by_row=live,
+        reliability=diagnostics.reliability(metrics, shown, label) if has_label else None,
+        confusion=diagnostics.confusion(metrics, shown, label, classes=classes) if has_label else None,
+    )
 
 
 def _label(workload: Workload, samples: Any) -> tuple[Any, tuple[str, ...]]:

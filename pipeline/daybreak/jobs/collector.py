@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,6 +17,7 @@ from daybreak.contract.record_types import Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import observed_lifetimes
 from daybreak.jobs.cost_tracker import usd_per_hour
+from daybreak.jobs.heartbeats import thinned
 from daybreak.jobs.submissions import JobAttempt, JobAttempts
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, moments, worker_errors
@@ -27,6 +29,7 @@ from daybreak.training.validation import finite
 log = logging.getLogger(__name__)
 
 MODEL = records.RUN / "model"
+POINTS = 60  # of the curve of the loss that is kept
 
 
 def has_ended(folder: Path) -> bool:
@@ -166,9 +169,17 @@ def collect(
         sync=result.sync,
         short_of_memory=result.short_of_memory,
         num_skipped=result.num_skipped,
+        losses=_losses(beats),
         attempts=tuple(_span(each, until=result.ended_at) for each in attempts.all),
         restarted_at=tuple(datetime.fromisoformat(each["time"]) for each in starts[1:]),
     )
+
+
+def _losses(beats: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, float], ...]:
+    """Returns the curve of the loss for people to look at, of what was trained twice the last."""
+    by_seen = {int(each["seen"]): float(each["loss"]) for each in beats}
+    finite_ones = [(seen, loss) for seen, loss in sorted(by_seen.items()) if isfinite(loss)]
+    return tuple((int(seen), float(f"{loss:.6g}")) for seen, loss in thinned(finite_ones, most=POINTS))
 
 
 def _span(attempt: JobAttempt, *, until: datetime) -> JobSpan:

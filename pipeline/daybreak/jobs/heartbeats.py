@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from math import inf
 from statistics import fmean
 from typing import Any
@@ -15,6 +16,19 @@ QUIET_UPDATES = 20  # and the time of as many updates
 ENOUGH = 8  # heartbeats to compare the loss before and after a move
 LOW_USE = 0.5  # of a device, below which another one with the same samples would train about as fast
 IN_PLACE_S = 120.0  # on top, in which torchrun may have restarted the workers
+
+
+def thinned(points: Sequence[tuple[float, float]], *, most: int) -> tuple[tuple[float, float], ...]:
+    """Returns at most so many points of a curve, each the mean of its neighbours, the last one included.
+
+    >>> thinned([(1, 4.0), (2, 2.0), (3, 1.0), (4, 0.0)], most=2)
+    ((2, 3.0), (4, 0.5))
+    """
+    if len(points) <= most:
+        return tuple(points)
+    bounds = [at * len(points) // most for at in range(most + 1)]
+    parts = [points[low:high] for low, high in pairwise(bounds)]
+    return tuple((part[-1][0], fmean(value for _, value in part)) for part in parts)
 
 
 class Heartbeats:

@@ -14,19 +14,9 @@ from daybreak.contract import formats, records
 from daybreak.contract.record_parts import ColumnDistribution, FigureSeries
 from daybreak.contract.record_types import Distributions
 from daybreak.report import day_charts
+from daybreak.report.tabled_chart import TabledChart
 
 MOST_HELD = 3  # charts of what held a day
-
-
-@dataclass(frozen=True, kw_only=True)
-class TabledChart:
-    """A chart with a title, a sentence, and a table of the numbers."""
-
-    title: str
-    words: str
-    chart: Markup
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

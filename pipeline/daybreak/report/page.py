@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.record_types import OF_A_NIGHT
+from daybreak.contract.record_types import OF_A_NIGHT, ChangedLists
 from daybreak.data import data_docs
 from daybreak.data.data_docs import DOCS
 from daybreak.evaluation.scores import SCORES, read_scores
@@ -37,6 +37,7 @@ from daybreak.report import (
     predictions,
     profiled,
 )
+from daybreak.report.model_looks import model_looks
 from daybreak.report.outcome import NightView, view_of
 from daybreak.report.stage_times import StageTime, stage_times
 from daybreak.report.standing import Standing, standing
@@ -99,14 +100,24 @@ def page(home: Home, folder: Path, history: Sequence[Entry]) -> str:
 
 
 def _elsewhere(shown: dict[str, Any]) -> str:
-    return render("page.html", **shown, bad=None, looks=None, docs={}, files={})
+    return render("page.html", **shown, bad=None, looks=None, changed=(), docs={}, files={})
 
 
 def _in_folder(home: Home, folder: Path, shown: dict[str, Any]) -> str:
     held = "validate" in shown["errors"]
     bad = bad_rows.of_night(home, shown["entry"], folder, stopped=held)
     looks = day_looks.day_looks(folder, held=held)
-    return render("page.html", **shown, bad=bad, looks=looks, docs=_docs(folder), files=_records(folder))
+    lists = records.find(ChangedLists, folder / records.LOOKS)
+    changed = lists.lists if lists else ()
+    return render(
+        "page.html",
+        **shown,
+        bad=bad,
+        looks=looks,
+        changed=changed,
+        docs=_docs(folder),
+        files=_records(folder),
+    )
 
 
 def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
@@ -152,6 +163,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         explained=_unbroken(explain(entry.profile)) if entry.profile else "",
         measured=evidence.measured(entry.profile) if entry.profile else {},
         stage_times=times,
+        model=model_looks(entry, history),
         timeline=evidence.timeline(entry),
         lineage=evidence.lineage(entry),
         ledger_page=_ledger_page(home, entry, folder),

@@ -7,13 +7,12 @@ long training takes is forecast as the launcher does when it decides, from the s
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 
 from daybreak.contract import formats
 from daybreak.contract.record_parts import Taken
 from daybreak.contract.record_types import Night, Plan
 from daybreak.jobs import observed_job
-from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.heartbeats import Heartbeats, thinned
 from daybreak.jobs.remaining_work import forecast
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.planning.rationale import chance_in_percent
@@ -160,7 +159,7 @@ def _with_job(
         device=last.device if last else "",
         device_use=beats.device_use(since=last.time.timestamp() - NEWEST_S) if last else None,
         heard_at=last.time if last else None,
-        loss=_thinned([(float(beat.seen), beat.loss) for beat in beats.beats]),
+        loss=thinned([(float(beat.seen), beat.loss) for beat in beats.beats], most=POINTS),
         num_samples=total,
         fallbacks=tuple(job.attempts.taken),
     )
@@ -183,12 +182,3 @@ def _with_job(
     return replace(
         state, trained_at=now + timedelta(seconds=ahead.rest_s), interval=(low, high), chance=ahead.chance
     )
-
-
-def _thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Returns at most `POINTS` of the points, each the mean of its neighbours, the last one included."""
-    if len(points) <= POINTS:
-        return tuple(points)
-    bounds = [at * len(points) // POINTS for at in range(POINTS + 1)]
-    parts = [points[low:high] for low, high in pairwise(bounds)]
-    return tuple((part[-1][0], sum(loss for _, loss in part) / len(part)) for part in parts)
