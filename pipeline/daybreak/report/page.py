@@ -15,7 +15,7 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from daybreak.contract import records
-from daybreak.contract.errors import ParamsError
+from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.contract.record_types import OF_A_NIGHT, ChangedLists
 from daybreak.data import data_docs
 from daybreak.data.data_docs import DOCS
@@ -49,6 +49,7 @@ from daybreak.storage.ledger import Entry
 
 FILE = links.PAGE
 SHOWN_TRENDS = 6  # figures that drift slowly, the plainest
+SHOWN_COMMITS = 5  # that may have changed the recipe
 _BUTTON = re.compile(r'class="button[^>]*>([^<]*)</a>')
 # The space between a figure and its unit.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
@@ -165,7 +166,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         stage_times=times,
         model=model_looks(entry, history),
         timeline=evidence.timeline(entry),
-        lineage=evidence.lineage(entry),
+        lineage=evidence.lineage(entry) | _recipe_changes(home, entry),
         ledger_page=_ledger_page(home, entry, folder),
         scorecard=predictions.card(entry, history),
     )
@@ -229,6 +230,24 @@ def _records(folder: Path) -> dict[str, str]:
     """Returns the files of the night's records by what they are, as links from the report."""
     paths = (records.path_of(kind, folder / records.RUN) for kind in OF_A_NIGHT)
     return {path.stem: path.name for path in paths if path.exists()}
+
+
+def _recipe_changes(home: Home, entry: Entry) -> dict[str, str]:
+    """Returns who committed what between the champion's code and tonight's, where its recipe is another."""
+    verdict, champion = entry.verdict, entry.champion
+    before = champion.lineage if champion else {}
+    if not (verdict and verdict.recipe and before.get("recipe") and before.get("code_commit")):
+        return {}
+    if verdict.recipe == before["recipe"]:
+        return {}
+    words = ("log", "--no-merges", f"--max-count={SHOWN_COMMITS + 1}", "--format=%h by %an on %as: %s")
+    try:
+        said = checkout.git(*words, f"{before['code_commit']}..{entry.night.code_commit}", folder=home.folder)
+    except ReleaseError:  # as a commit that this clone has not
+        return {}
+    commits = said.splitlines()
+    more = ["and more before"] if len(commits) > SHOWN_COMMITS else []
+    return {"Recipe changed by": "; ".join([*commits[:SHOWN_COMMITS], *more])} if commits else {}
 
 
 def _ledger_page(home: Home, entry: Entry, folder: Path) -> str:

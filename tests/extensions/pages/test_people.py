@@ -1,8 +1,14 @@
-"""Ten tasks of those who review nights: each takes a person three clicks at most, or one command."""
+"""Fifteen tasks of those who review nights: each takes a person three clicks at most, or one command.
+
+What a test finds it has found; clicks and seconds are kept as its properties.
+"""
 
 import json
+import re
 import shlex
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +17,8 @@ from typing import Any
 import pytest
 
 from daybreak import cli
-from daybreak.storage import ledger
+from daybreak.contract import records
+from daybreak.storage import checkout, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.browser import chromium
@@ -19,6 +26,7 @@ from tests.extensions.pages import fleet, training_night
 from tests.extensions.pages.served import served
 from tests.minimal_records import answer_to
 from tests.report.histories import nights, write_ledger
+from tests.report.nights import unlike
 from tests.training import nights as training_nights
 
 pytestmark = pytest.mark.slow
@@ -56,11 +64,32 @@ def lead(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = fleet.make(tmp_path_factory.mktemp("fleet"), num=20, last=YESTERDAY, shop=1, fraud=2)
     entries = list(nights(20, last=YESTERDAY, seed=1))
     entries[-2] = approved(entries[-2])
+    entries[-1] = changed(entries[-1], home)
     write_ledger(home, entries)
+    (looks := home / "nights" / entries[-1].night.id / records.LOOKS).mkdir(parents=True)
+    records.write(unlike(YESTERDAY), looks)
     for entry in entries:
-        if entry.profile and entry.profile.bound == "compute":  # as its figures say
+        if (entry.profile and entry.profile.bound == "compute") or entry is entries[-1]:  # as its figures say
             fleet.lay_night(home, entry.night.id)
     return home
+
+
+def changed(entry: Entry, home: Path) -> Entry:
+    """The night after a commit by which its recipe is not the champion's."""
+    before = checkout.git("rev-parse", "HEAD", folder=home)
+    author = "--author=Bea <bea@example.org>"
+    subprocess.run(
+        [*fleet.GIT, "commit", "--quiet", "--allow-empty", author, "--message=Widen the second layer"],
+        cwd=home,
+        check=True,
+    )
+    assert entry.verdict and entry.champion
+    return replace(
+        entry,
+        night=replace(entry.night, code_commit=checkout.git("rev-parse", "HEAD", folder=home)),
+        verdict=replace(entry.verdict, recipe="2" * 32),
+        champion=replace(entry.champion, lineage={"recipe": "1" * 32, "code_commit": before}),
+    )
 
 
 def approved(entry: Entry) -> Entry:
@@ -74,6 +103,7 @@ def approved(entry: Entry) -> Entry:
 def running(lead: Path) -> Iterator[str]:
     """The address of the pages, while a night trains."""
     night = training_nights.night(seconds=3 * 3600, name=str(TODAY), day=TODAY)
+    night = replace(night, predict_until=datetime.now(UTC) + timedelta(hours=4))
     folder = lead / "nights" / night.id
     with training_night.training(folder, night=night) as job, served(lead) as url:
         (folder / "params.yaml").write_text((lead / "params.yaml").read_text())
@@ -83,11 +113,14 @@ def running(lead: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def person(running: str) -> Iterator[Person]:
+def person(running: str, record_property: Callable[[str, object], None]) -> Iterator[Person]:
     with chromium() as browser:
         person = Person(browser.new_page(viewport={"width": 1400, "height": 900}))
+        began = time.monotonic()
         person.page.goto(f"{running}/nights")
         yield person
+        record_property("seconds", round(time.monotonic() - began, 2))
+        record_property("clicks", person.num_clicks)
         assert person.num_clicks <= MOST_CLICKS
 
 
@@ -109,6 +142,69 @@ def test_why_was_it_refused(person: Person, lead: Path) -> None:
     nights = person.page.locator("table.nights")  # that of models links to nights as well
     person.click(nights.get_by_role("link", name=str(refused.night.day), exact=True))
     assert person.page.get_by_text(refused.verdict.reason[:40]).first.is_visible()
+
+
+def test_why_was_it_refused_in_a_picture(person: Person, lead: Path) -> None:
+    refused = next(
+        entry
+        for entry in history(lead)
+        if entry.verdict
+        and entry.verdict.action == "reject"
+        and entry.profile
+        and entry.profile.bound == "compute"
+    )
+    person.choose("Verdict", "champion kept")
+    nights = person.page.locator("table.nights")
+    person.click(nights.get_by_role("link", name=str(refused.night.day), exact=True))
+    picture = person.page.get_by_role("img", name=re.compile("^Effect ")).first
+    box = picture.bounding_box()
+    assert box
+    assert box["y"] + box["height"] < 900  # without scrolling
+    assert "no difference" in (picture.text_content() or "")
+
+
+def open_night(person: Person, day: object, part: str) -> Any:
+    """The part of a night's page, two clicks from the board."""
+    nights = person.page.locator("table.nights")
+    person.click(nights.get_by_role("link", name=str(day), exact=True).first)
+    person.click(person.page.get_by_role("heading", name=part, exact=True))
+    return person.page.locator("main > details[open] > div")
+
+
+def test_which_column_moved_and_when(person: Person) -> None:
+    moved = open_night(person, YESTERDAY, "Data").locator("figure", has_text="new country")
+    assert "50 % of the rows" in moved.first.inner_text().replace("\N{NO-BREAK SPACE}", " ")
+    person.click(moved.first.get_by_text("Table"))
+    last = moved.first.get_by_role("row").nth(1).inner_text().split("\t")
+    assert last[:3] == [str(YESTERDAY), "50 %", "0 % to 2 %"]
+
+
+def test_is_todays_prediction_there(person: Person) -> None:
+    person.click(person.page.get_by_role("link", name="now", exact=True))
+    shop = person.page.locator(".card", has=person.page.get_by_role("heading", name="shop", exact=True))
+    (line,) = [one for one in shop.inner_text().split("Predictions")[1:2]]
+    assert "not there, due by" in " ".join(line.split()[:12])
+
+
+def test_which_stage_took_longer_than_planned_and_why(person: Person, lead: Path) -> None:
+    late = next(
+        entry
+        for entry in history(lead)
+        if entry.training
+        and entry.plan
+        and entry.profile
+        and entry.profile.bound == "compute"
+        and entry.training.took_s > entry.plan.forecast.interval[1]
+    )
+    timeline = open_night(person, late.night.day, "Timeline")
+    assert timeline.get_by_role("img", name=re.compile("longer than planned: train")).is_visible()
+    assert "Its workers were restarted 1 time." in timeline.locator("tr .accent").first.inner_text()
+
+
+def test_who_changed_the_recipe(person: Person) -> None:
+    lineage = open_night(person, YESTERDAY, "Lineage")
+    row = lineage.get_by_role("row", name="Recipe changed by").inner_text()
+    assert f"by Bea on {TODAY}: Widen the second layer" in row
 
 
 def test_who_approved_it(person: Person) -> None:
