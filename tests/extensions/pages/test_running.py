@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,14 +82,6 @@ def test_a_training_night_shows_its_stage_its_loss_and_its_fallbacks(folder: Pat
     assert '<li class="now">train</li>' in html
     assert "<path" in html
     assert "there are none" in html
-
-
-def test_a_long_loss_curve_is_thinned_to_its_last_point(folder: Path) -> None:
-    points = [(float(n), 1.0 / n) for n in range(1, 5000)]
-    thin = running._thinned(points)
-    assert len(thin) == running.POINTS
-    assert thin[-1][0] == 4999
-    assert all(low[1] > high[1] for low, high in pairwise(thin))
 
 
 def facts(tmp_path: Path, *names: str, **changed: object) -> NightFacts:
