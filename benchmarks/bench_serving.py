@@ -157,7 +157,8 @@ def router_of(root: Path, folder: Path) -> Iterator[tuple[str, float]]:
     process = subprocess.Popen(
         [sys.executable, "-c", THEIRS.format(module=module), str(folder)],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'pipeline'}"},
+        # The older package is `pipeline`, whose rooms would hide modules of the standard library.
+        env={**os.environ, "PYTHONPATH": str(root) + f"{os.pathsep}{root / 'pipeline'}" * (not is_older)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
