@@ -145,14 +145,10 @@ class RequestLimiter:
 
         A page of any site may send requests to this machine, and may give the machine a name of its own.
         """
-        for header, before in ((b"host", "//"), (b"origin", "")):
-            given = headers.get(header, b"").decode("latin1")
-            try:
-                name = (urlsplit(before + given).hostname or "").rstrip(".")
-            except ValueError:
-                name = ""
-            if given and name not in self._names:
-                return f"{given!r:.80}"
+        for header, before in ((b"host", b"//"), (b"origin", b"")):
+            given = headers.get(header, b"")
+            if given and _name_in(before + given) not in self._names:
+                return f"{given.decode('latin1')!r:.80}"
         return ""
 
     def _trusts(self, headers: dict[bytes, bytes]) -> bool:
@@ -160,6 +156,15 @@ class RequestLimiter:
         if self._browser and given.lower().startswith(b"basic "):
             given = _as_token(given)
         return not self._expected or hmac.compare_digest(given, self._expected)
+
+
+@functools.lru_cache(64)  # with the headers of a connection, at most 64 kB each
+def _name_in(address: bytes) -> str:
+    """Returns the host in an address, "" where it has none."""
+    try:
+        return (urlsplit(address.decode("latin1")).hostname or "").rstrip(".")
+    except ValueError:
+        return ""
 
 
 def _as_token(login: bytes) -> bytes:
