@@ -78,8 +78,9 @@ NOTED_S = 2.0  # many tests of a few seconds make a long file, too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files in an order that lets workers of pytest-xdist wait for each other as little as may be.
 
-    First those with tests that have to be alone, when no worker is amid a long one; then by the seconds that
-    their tests last took, the longest first, so that workers end together.
+    By the seconds that their tests last took, the longest first, so that workers end together; and those with
+    tests that have to be alone last of all. Where these came first, all workers waited for a test of minutes
+    that one of them had begun in the same second.
     """
 
     def with_mark(name: str) -> set[Path]:
@@ -90,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     recorded = durations(config)
     for item in items:
         took_s[item.path] += recorded.get(item.nodeid, 0.0)
-    items.sort(key=lambda item: (item.path not in alone, -took_s[item.path], item.path not in slow))
+    items.sort(key=lambda item: (item.path in alone, -took_s[item.path], item.path not in slow))
 
 
 def durations(config: pytest.Config) -> dict[str, float]:
