@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from daybreak.contract.record_parts import LiveMetric
+from daybreak.contract.workload import UNIT
 from daybreak.evaluation.diagnostics import LEAST, by_slice, confusion, reliability
-from daybreak.workloads.metrics import AUC, F1, AbsoluteError, Accuracy, LogLoss
+from daybreak.workloads.metrics import AUC, F1, AbsoluteError, Accuracy, LogLoss, Perplexity
 
 RNG = np.random.default_rng(5)
 
@@ -85,7 +85,7 @@ def test_a_metric_by_slice_is_its_mean_with_the_standard_error() -> None:
         "slice/first half": half,
         "slice/three": np.arange(400) < 3,
     }
-    found = by_slice(columns, [LiveMetric(name="-absolute error")], without={})
+    found = by_slice(columns, [AbsoluteError(), AUC()], without={})
     assert found.keys() == {"absolute error"}  # an area under a curve is of no slice's samples alone
     assert found["absolute error"].keys() == {"", "first half"}  # three samples would tell their values
     mean, error = found["absolute error"]["first half"]
@@ -96,3 +96,18 @@ def test_a_metric_by_slice_is_its_mean_with_the_standard_error() -> None:
 def test_a_workload_that_scores_samples_has_its_score_and_metrics_but_none_that_is_of_one_slice() -> None:
     columns = {name: RNG.random(50) for name in ("challenger", "metric/hit", "metric/of new")}
     assert by_slice(columns, [], without={"of new": "new"}).keys() == {"score", "hit"}
+
+
+def test_metrics_of_a_set_have_no_slices_even_where_a_workload_has_no_others() -> None:
+    columns = {name: RNG.random(50) for name in ("challenger", "metric/AUC", "metric/F1", "metric/perplexity")}
+    assert by_slice(columns, [AUC(), F1()], without={}) == {}
+    assert by_slice(columns, [Perplexity()], without={}) == {}  # each sample's is another than its column's
+
+
+def test_samples_of_one_unit_make_the_error_no_smaller() -> None:
+    of_unit = RNG.normal(size=40)
+    once = {"challenger": of_unit, UNIT: np.arange(40), "slice/one unit": np.arange(40) < 1}
+    often = {name: np.repeat(values, 25) for name, values in once.items()}
+    alone, repeated = (by_slice(columns, [], without={})["score"] for columns in (once, often))
+    assert repeated[""] == pytest.approx(alone[""], rel=1e-5)
+    assert repeated.keys() == {""}  # of a single unit, 25 samples have no spread

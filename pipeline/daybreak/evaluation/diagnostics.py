@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from daybreak.contract.record_parts import Confusion, LiveMetric, Reliability, ReliabilityBin
+from daybreak.contract.record_parts import Confusion, Reliability, ReliabilityBin
+from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import Columns, with_prefix
 from daybreak.workloads.metrics import F1, Accuracy, ClassLogLoss, Metric
 
@@ -110,33 +111,56 @@ def _counts(true: NDArray[Any], said: NDArray[Any], num: int) -> tuple[tuple[int
 
 
 def by_slice(
-    columns: Columns, by_row: Sequence[LiveMetric], *, without: Mapping[str, str]
+    columns: Columns, metrics: Sequence[Metric], *, without: Mapping[str, str]
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Returns the challenger's mean and standard error by metric and slice, "" for all samples.
 
+    A metric of a set is left out: its values are influences on all samples' metric, whose mean over a slice
+    is not the metric of that slice.
+
     Args:
         columns: those of scores.npy.
-        by_row: of a workload that names metrics, those whose values are of single samples; none where it
-            scores samples by itself, whose score and metrics all are.
+        metrics: of the workload; none where it scores samples by itself, whose score and metrics all are of
+            single samples.
         without: metrics that are the mean of one slice.
     """
-    named = [f"metric/{one.name.removeprefix('-')}" for one in by_row]
     own = [name for name in columns if name.startswith("metric/")]
-    names = [name for name in (named or ["challenger", *own]) if name.removeprefix("metric/") not in without]
+    of_rows = [f"metric/{one.name}" for one in metrics if type(one).sample_values is Metric.sample_values]
+    names = [
+        name
+        for name in (of_rows if metrics else ["challenger", *own])
+        if name.removeprefix("metric/") not in without
+    ]
     masks = with_prefix(columns, "slice")
     largest = sorted(masks, key=lambda name: (-int(masks[name].sum()), name))[:MOST_SLICES]
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for name in names[:MOST_METRICS]:
         values = columns[name].astype(np.float64)
-        parts = {"": values} | {one: values[masks[one]] for one in largest}
+        units = columns.get(UNIT, np.arange(len(values)))
+        parts = {"": slice(None)} | {one: masks[one] for one in largest}
         known = {
-            one: (_rounded(part.mean()), _rounded(part.std(ddof=1) / np.sqrt(len(part))))
+            one: (_rounded(values[part].mean()), _rounded(error))
             for one, part in parts.items()
-            if len(part) >= LEAST and np.isfinite(part).all()
+            if len(values[part]) >= LEAST
+            and np.isfinite(values[part]).all()
+            and (error := _error_of_mean(values[part], units[part])) is not None
         }
         if known:
             found["score" if name == "challenger" else name.removeprefix("metric/")] = known
     return found
+
+
+def _error_of_mean(values: NDArray[Any], units: NDArray[Any]) -> float | None:
+    """Returns the standard error of a mean whose samples are alike within a unit; None of a single unit.
+
+    It is by the sums of each unit's deviations (Liang and Zeger 1986), and that of independent samples where
+    each is a unit. Both arguments are of shape [n].
+    """
+    _, unit = np.unique(units, return_inverse=True)
+    sums = np.bincount(unit.reshape(-1), weights=values - values.mean())
+    if len(sums) < 2:
+        return None
+    return float(np.sqrt(len(sums) / (len(sums) - 1) * np.square(sums).sum()) / len(values))
 
 
 def _rounded(value: Any) -> float:

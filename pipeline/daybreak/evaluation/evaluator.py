@@ -120,7 +120,7 @@ def evaluate(
     )
     recommended = _lists(versions) if lists.recommends(workload) else None
     metric_slices = getattr(workload, "metric_slices", {})
-    by_slice = diagnostics.by_slice(columns, by_row, without=metric_slices)
+    by_slice = diagnostics.by_slice(columns, metrics, without=metric_slices)
     columns = _of_slices(columns, metric_slices)
     return Evaluation(
         model_digest=training.model_digest,
