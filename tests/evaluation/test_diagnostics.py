@@ -99,7 +99,9 @@ def test_a_workload_that_scores_samples_has_its_score_and_metrics_but_none_that_
 
 
 def test_metrics_of_a_set_have_no_slices_even_where_a_workload_has_no_others() -> None:
-    columns = {name: RNG.random(50) for name in ("challenger", "metric/AUC", "metric/F1", "metric/perplexity")}
+    columns = {
+        name: RNG.random(50) for name in ("challenger", "metric/AUC", "metric/F1", "metric/perplexity")
+    }
     assert by_slice(columns, [AUC(), F1()], without={}) == {}
     assert by_slice(columns, [Perplexity()], without={}) == {}  # each sample's is another than its column's
 

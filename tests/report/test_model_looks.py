@@ -1,22 +1,24 @@
 """The charts of a model on the page of a night: how it learned, its chances, and the nights."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 from markupsafe import escape
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import ListChange
+from daybreak.contract.record_parts import Judged, ListChange, Live, MeasuredEffect
 from daybreak.contract.record_types import ChangedLists
 from daybreak.report import model_nights
 from daybreak.report.model_looks import model_looks
 from daybreak.report.page import page, write_with_copy
 from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
 from tests.report.nights import ODD_NAME, lay, only, sixty, whole
 from tests.report.test_page import text_of
 
+START_DAY = date(2011, 9, 10)
 PARAMS = "source: a:B\nworkload: a:B\nbackend: a:B\n"
 
 
@@ -40,11 +42,14 @@ def test_a_night_of_no_curve_shows_none() -> None:
 
 def test_the_effect_over_nights_is_pooled_by_their_spread() -> None:
     night, history = whole(62), sixty()
-    effects = model_nights.effects(night, history, most=60)
+    effects, num_left_out = model_nights.effects(night, history, most=60)
+    assert num_left_out == 0
     assert [one.day for one in effects] == sorted(one.day for one in effects)
     mean, half = model_nights.pooled(effects) or (0.0, 0.0)
     assert mean == pytest.approx(sum(one.mean for one in effects) / len(effects))
     assert mean - half < mean < mean + half
+    three = [replace(effects[0], mean=value) for value in (-1.0, 0.0, 1.0)]
+    assert model_nights.pooled(three) == (0.0, pytest.approx(4.303 / 3**0.5, rel=1e-3))  # Student's t
     assert model_nights.pooled(effects[:2]) is None
 
 
@@ -52,11 +57,59 @@ def test_later_nights_and_rollbacks_are_on_no_earlier_page() -> None:
     history = sixty()
     at = next(at for at, one in enumerate(history) if at > 20 and one.verdict and one.verdict.effect)
     entry = history[at]
-    days = [one.day for one in model_nights.effects(entry, history, most=60)]
+    days = [one.day for one in model_nights.effects(entry, history, most=60)[0]]
     assert max(days) == entry.night.day
     back = replace(history[at + 1], rollback=True)
-    without = model_nights.effects(entry, [*history[: at + 1], back], most=60)
+    without, _ = model_nights.effects(entry, [*history[: at + 1], back], most=60)
     assert [one.day for one in without] == [entry.night.day]
+
+
+def test_a_night_that_is_made_up_for_later_stands_at_its_own_day() -> None:
+    nights = [whole(number + 1, START_DAY + timedelta(days=number)) for number in range(9, 0, -1)]
+    missed = nights.pop(4)
+    late = nights[0].night.started_at + timedelta(hours=5)
+    missed = replace(missed, night=replace(missed.night, started_at=late))
+    effects, _ = model_nights.effects(missed, nights, most=60)
+    assert [one.day for one in effects] == [START_DAY + timedelta(days=number) for number in range(1, 6)]
+    points = model_nights.slices_over_nights(missed, nights, most=3)["score"][""]
+    assert [one.day for one in points] == [START_DAY + timedelta(days=number) for number in (3, 4, 5)]
+    assert missed.evaluation
+    assert points[-1].mean == missed.evaluation.by_slice["score"][""][0]
+
+
+def test_another_night_of_the_same_day_is_not_shown_as_tonight() -> None:
+    first, again = whole(7, START_DAY), whole(8, START_DAY)
+    later = first.night.started_at + timedelta(hours=3)
+    again = replace(again, night=replace(again.night, id="again", started_at=later))
+    points = model_nights.slices_over_nights(again, [first], most=28)["score"][""]
+    assert again.evaluation
+    assert [len(points), points[-1].mean] == [2, again.evaluation.by_slice["score"][""][0]]
+
+
+def test_effects_that_are_in_another_unit_are_left_out_and_said() -> None:
+    nights = [whole(number + 1, START_DAY + timedelta(days=number)) for number in range(9, 0, -1)]
+    nights[2], nights[4] = judged_by_users(nights[2]), judged_first_by(nights[4], "AUC")
+    effects, num_left_out = model_nights.effects(nights[0], nights[1:], most=60)
+    assert (len(effects), num_left_out) == (7, 2)
+    assert max(one.mean for one in effects) < 1
+    [shown] = [one for one in model_looks(nights[0], nights[1:]).nights if one.title.startswith("Effect")]
+    assert "Left out: 2 nights judged by users or by another first metric" in shown.words
+
+
+def judged_by_users(night: Entry) -> Entry:
+    """The night with an effect of clicks per user, say."""
+    assert night.verdict
+    effect = MeasuredEffect(mean=12.0, low=3.0, high=21.0)
+    began = night.night.started_at
+    live = Live(experiment="a", began_at=began, ends_at=began, foretold="", effect=effect)
+    return replace(night, verdict=replace(night.verdict, effect=effect, live=live))
+
+
+def judged_first_by(night: Entry, name: str) -> Entry:
+    """The night of a workload that had another first metric."""
+    assert night.evaluation
+    first = Judged(name=name, role="success", margin=0.01, higher_is_better=True)
+    return replace(night, evaluation=replace(night.evaluation, judged=(first,)))
 
 
 def test_each_metric_has_its_slices_over_the_nights_with_intervals() -> None:
@@ -78,6 +131,7 @@ def test_the_page_has_all_of_it_with_tables_and_escapes_names(tmp_path: Path) ->
         "What samples of each class were taken for",
         "Effect over the nights",
         "hit_rate, by slice over the nights",
+        "Of the champion's items, shown by the challenger, too",
     ):
         assert words in text
     assert f"taken for {ODD_NAME}" in text

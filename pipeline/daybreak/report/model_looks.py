@@ -82,7 +82,7 @@ def _reliability(entry: Entry) -> TabledChart | None:
 
 
 def _effects(entry: Entry, history: Sequence[Entry]) -> Iterator[TabledChart]:
-    nights = model_nights.effects(entry, history, most=NIGHTS)
+    nights, num_left_out = model_nights.effects(entry, history, most=NIGHTS)
     drawn = model_charts.effect_over_nights(nights)
     if drawn is None:
         return
@@ -92,6 +92,11 @@ def _effects(entry: Entry, history: Sequence[Entry]) -> Iterator[TabledChart]:
         ends = (formats.effect(together[0] + side * together[1]) for side in (-1, 1))
         words += (
             f" Together {formats.effect(together[0])} ({' to '.join(ends)}, 95 %, by the spread of nights)."
+        )
+    if num_left_out:
+        words += (
+            f" Left out: {formats.counted(num_left_out, 'night')} judged by users or by another first metric,"
+            f" whose effects are in other units."
         )
     if any(night.level is not None for night in nights):
         words += " Below: where the chain stands against its anchor, and what it may lose."

@@ -27,12 +27,17 @@ class NightEffect:
     budget: float | None = None  # that the chain may lose
 
 
-def effects(entry: Entry, history: Sequence[Entry], *, most: int) -> list[NightEffect]:
-    """Returns the effects of the newest nights up to this one, oldest first, of those against a champion."""
+def effects(entry: Entry, history: Sequence[Entry], *, most: int) -> tuple[list[NightEffect], int]:
+    """Returns the effects of the newest nights up to this one, oldest first, of those against a champion.
+
+    The second is how many nights are left out, as their effects are in other units: users judged them, or
+    another first metric than tonight's did.
+    """
     nights = _until(entry, history)
-    judged = [one for one in nights if one.verdict and one.verdict.champion and one.verdict.effect]
+    judged = [one for one in nights if one.verdict and one.verdict.champion and one.verdict.effect][:most]
+    alike = [one for one in judged if not _by_users(one) and _first_metric(one) == _first_metric(entry)]
     found = []
-    for one in sorted(judged[:most], key=lambda night: night.night.started_at):
+    for one in reversed(alike):
         assert one.verdict and one.verdict.effect
         chain, effect = one.verdict.chain, one.verdict.effect
         found.append(
@@ -48,11 +53,22 @@ def effects(entry: Entry, history: Sequence[Entry], *, most: int) -> list[NightE
                 budget=chain.margin if chain else None,
             )
         )
-    return found
+    return found, len(judged) - len(alike)
+
+
+def _by_users(entry: Entry) -> bool:
+    verdict = entry.verdict
+    return verdict is not None and verdict.live is not None and verdict.effect == verdict.live.effect
+
+
+def _first_metric(entry: Entry) -> str:
+    return entry.evaluation.judged[0].name if entry.evaluation and entry.evaluation.judged else ""
 
 
 def pooled(nights: Sequence[NightEffect]) -> tuple[float, float] | None:
     """Returns the mean effect and half of its 95 % interval, by the spread of nights; None of fewer than 3.
+
+    The interval is Student's, as the spread of a few nights is itself known roughly.
 
     >>> day = date(2011, 9, 1)
     >>> one = NightEffect(day=day, mean=0.25, low=None, high=None, promoted=True, margin=None)
@@ -62,7 +78,9 @@ def pooled(nights: Sequence[NightEffect]) -> tuple[float, float] | None:
     means = [night.mean for night in nights]
     if len(means) < 3:
         return None
-    return fmean(means), Z * stdev(means) / sqrt(len(means))
+    from scipy import stats  # which takes a second to import
+
+    return fmean(means), float(stats.t.ppf(0.975, len(means) - 1)) * stdev(means) / sqrt(len(means))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +100,7 @@ def slices_over_nights(
     tonight = entry.evaluation.by_slice if entry.evaluation else {}
 
     def points(metric: str, name: str) -> Iterator[Point]:
-        for one in sorted(kept, key=lambda night: night.night.day):
+        for one in reversed(kept):
             value = one.evaluation.by_slice.get(metric, {}).get(name) if one.evaluation else None
             if value:
                 yield Point(day=one.night.day, mean=value[0], half=Z * value[1])
@@ -93,9 +111,19 @@ def slices_over_nights(
 
 
 def _until(entry: Entry, history: Sequence[Entry]) -> list[Entry]:
-    """Returns tonight and the nights before it, newest first."""
-    before = [one for one in history if one.night.id != entry.night.id and not one.rollback]
-    return [entry, *(one for one in before if one.night.started_at <= entry.night.started_at)]
+    """Returns tonight and the nights that came before it, of no later day, newest day first.
+
+    A night may have been made up for later, after nights of days that follow its own.
+    """
+    before = [
+        one
+        for one in history
+        if one.night.id != entry.night.id
+        and not one.rollback
+        and one.night.started_at <= entry.night.started_at
+        and one.night.day <= entry.night.day
+    ]
+    return [entry, *sorted(before, key=lambda one: (one.night.day, one.night.started_at), reverse=True)]
 
 
 def trained_before(entry: Entry, history: Sequence[Entry]) -> Training | None:
