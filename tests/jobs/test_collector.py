@@ -17,7 +17,7 @@ from daybreak.contract.record_types import Night
 from daybreak.contract.sections import Plug
 from daybreak.contract.workload import make_model, write_state
 from daybreak.jobs import launcher, observed_job
-from daybreak.jobs.collector import MODEL, POINTS, collect
+from daybreak.jobs.collector import MODEL, POINTS, _losses, collect
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.registry.weights import load_model
@@ -204,8 +204,7 @@ def test_the_record_keeps_the_attempts_their_price_and_the_curve_of_the_loss():
     finish(path)
     at_once = {"time": NIGHT.started_at.isoformat(), "num_updates": 1}
     beats = [{**at_once, "seen": 10 * at, "loss": 1 / at} for at in range(1, 601)]
-    again = [{**at_once, "seen": 10, "loss": 9.0}]  # trained again after the loss
-    (path / "progress.jsonl").write_text("".join(json.dumps(one) + "\n" for one in beats + again))
+    (path / "progress.jsonl").write_text("".join(json.dumps(one) + "\n" for one in beats))
     training = collect(path, JobAttempts(path), cost_usd=0.3, logs="")
     first, last = training.attempts
     assert (first.end, last.end) == ("preempted", "finished")
@@ -214,4 +213,44 @@ def test_the_record_keeps_the_attempts_their_price_and_the_curve_of_the_loss():
     assert training.restarted_at == (NIGHT.started_at + timedelta(seconds=20),)
     assert len(training.losses) == POINTS
     assert training.losses[-1] == (6000, pytest.approx(1 / 595, rel=0.02))
-    assert training.losses[0][1] > 1.0  # with what came last of the first samples
+
+
+def test_the_curve_of_the_loss_has_nothing_that_a_restart_took_back():
+    lost = [{"seen": 10 * at, "loss": 1.0} for at in range(1, 31)]
+    again = [{"seen": 200 + 10 * at + 5, "loss": 0.5} for at in range(20)]  # from the checkpoint at 200
+    curve = _losses(lost + again)
+    assert curve == (*((10 * at, 1.0) for at in range(1, 21)), *((205 + 10 * at, 0.5) for at in range(20)))
+
+
+def test_a_job_that_ends_between_two_looks_ran_from_its_first_worker_on():
+    recipe, path = submitted(NIGHT)
+    began = NIGHT.started_at.timestamp()
+    asked = JobAttempts(path)
+    asked.change(ended="preempted", ended_at=began + 15)
+    asked.ask(began + 16, job="j2", placement=replace(PLACEMENT, usd_per_hour=36.0))
+    asked.change(handle="h2", ended="succeeded", ended_at=began + 3600)
+    (path / "job.json").write_text(records.dumps(recipe))
+    finish(path)  # its workers began after 0 and 20 s, and it ended after 50 s
+    first, last = collect(path, JobAttempts(path), cost_usd=0.3, logs="").attempts
+    at_s = [
+        None if at is None else (at - NIGHT.started_at).total_seconds() for at in (first.ran_at, last.ran_at)
+    ]
+    assert at_s == [0, 20]
+    assert (last.ended_at - NIGHT.started_at).total_seconds() == 50
+    assert last.usd == pytest.approx(0.3)
+
+
+def test_a_job_whose_workers_never_began_only_waited():
+    recipe, path = submitted(NIGHT)
+    began = NIGHT.started_at.timestamp()
+    asked = JobAttempts(path)
+    asked.change(ended="refused", ended_at=began + 15)
+    asked.ask(began + 30, job="j2", placement=PLACEMENT)
+    (path / "job.json").write_text(records.dumps(recipe))
+    finish(path)
+    (path / "starts.jsonl").write_text(
+        json.dumps({"time": (NIGHT.started_at + timedelta(seconds=40)).isoformat()}) + "\n"
+    )
+    first, last = collect(path, JobAttempts(path), cost_usd=0.3, logs="").attempts
+    assert (first.ran_at, first.usd) == (None, 0.0)
+    assert last.ran_at == NIGHT.started_at + timedelta(seconds=40)

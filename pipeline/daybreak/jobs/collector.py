@@ -170,27 +170,42 @@ def collect(
         short_of_memory=result.short_of_memory,
         num_skipped=result.num_skipped,
         losses=_losses(beats),
-        attempts=tuple(_span(each, until=result.ended_at) for each in attempts.all),
+        attempts=tuple(_span(each, starts, until=result.ended_at) for each in attempts.all),
         restarted_at=tuple(datetime.fromisoformat(each["time"]) for each in starts[1:]),
     )
 
 
 def _losses(beats: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, float], ...]:
-    """Returns the curve of the loss for people to look at, of what was trained twice the last."""
-    by_seen = {int(each["seen"]): float(each["loss"]) for each in beats}
-    finite_ones = [(seen, loss) for seen, loss in sorted(by_seen.items()) if isfinite(loss)]
+    """Returns the curve of the loss for people to look at, of what was trained twice the last.
+
+    A restart goes back to a checkpoint: what came after that is no more part of the model.
+    """
+    kept: list[tuple[int, float]] = []
+    for each in beats:
+        while kept and kept[-1][0] >= each["seen"]:
+            kept.pop()
+        kept.append((int(each["seen"]), float(each["loss"])))
+    finite_ones = [(seen, loss) for seen, loss in kept if isfinite(loss)]
     return tuple((int(seen), float(f"{loss:.6g}")) for seen, loss in thinned(finite_ones, most=POINTS))
 
 
-def _span(attempt: JobAttempt, *, until: datetime) -> JobSpan:
-    """Returns a request for machines as the record of the training has it; the last one ends with the job."""
-    ended = datetime.fromtimestamp(attempt.ended_at, UTC) if attempt.ended_at else until
-    ran = datetime.fromtimestamp(attempt.run_at, UTC) if attempt.run_at else None
-    held_s = (ended - ran).total_seconds() if ran else 0.0
+def _span(attempt: JobAttempt, starts: Sequence[Mapping[str, Any]], *, until: datetime) -> JobSpan:
+    """Returns a request for machines as the record of the training has it; the last one ends with the job.
+
+    Where a job began and ended between two looks, its first worker tells when it ran.
+    """
+    asked = datetime.fromtimestamp(attempt.at, UTC)
     end = attempt.ended or "finished"
+    ended = datetime.fromtimestamp(attempt.ended_at, UTC) if attempt.ended_at else until
+    if end in {"finished", "succeeded"}:
+        ended = min(ended, until)  # the end is seen later than it was
+    began = (datetime.fromisoformat(each["time"]) for each in starts)
+    first = next((each for each in began if asked <= each <= ended), None)
+    ran = datetime.fromtimestamp(attempt.run_at, UTC) if attempt.run_at else first
+    held_s = (ended - ran).total_seconds() if ran else 0.0
     return JobSpan(
         rental=attempt.placement.rental,
-        asked_at=datetime.fromtimestamp(attempt.at, UTC),
+        asked_at=asked,
         ran_at=ran,
         ended_at=ended,
         end="moved" if attempt.to else "hung" if attempt.hung else "finished" if end == "succeeded" else end,
