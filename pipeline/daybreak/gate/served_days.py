@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 from daybreak.contract import days, records
-from daybreak.contract.errors import PipelineError, sentence
-from daybreak.contract.formats import counted
+from daybreak.contract.errors import DataError, PipelineError, sentence
+from daybreak.contract.formats import counted, one_line
 from daybreak.contract.record_parts import Drift, ServedDay, ServedDrift
 from daybreak.contract.record_types import Release, ServedDays
 from daybreak.contract.sections import ValidateParams, WatchSections
@@ -292,18 +292,23 @@ def _clean(home: Home) -> Path:
 def _some(day: date, clean: Path, table: Table) -> "pa.Table":
     """Returns MAX_ROWS of the rows of a clean day, evenly spaced; all of fewer.
 
-    Columns that are not as in the version's table, since that was edited, are left out.
+    Columns that are not as in the version's table, since that was edited, are left out. Raises DataError
+    where the file is not whole.
     """
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(part_of(day, clean), page_checksum_verification=True) as part:
-        num_rows = part.metadata.num_rows
-        places = np.linspace(0, num_rows - 1, min(MAX_ROWS, num_rows)).astype(int)
-        fields = {field.name: field.type for field in part.schema_arrow}
-        names = [one for one in table.features if fields.get(one) == table.schema().field(one).type]
-        return pa.table({name: part.read([name])[name].take(places) for name in names})
+    path = part_of(day, clean)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as part:
+            num_rows = part.metadata.num_rows
+            places = np.linspace(0, num_rows - 1, min(MAX_ROWS, num_rows)).astype(int)
+            fields = {field.name: field.type for field in part.schema_arrow}
+            names = [one for one in table.features if fields.get(one) == table.schema().field(one).type]
+            return pa.table({name: part.read([name])[name].take(places) for name in names})
+    except pa.ArrowException as error:
+        raise DataError(f"{path} cannot be read: {one_line(str(error))}; run validate again") from None
 
 
 def _within(rows: "pa.Table", time: str, minutes: tuple[int, int]) -> "pa.Table":

@@ -96,14 +96,18 @@ class KeptRowsLog:
         """Yields the kept requests of a day to a version, in the order of their exposures."""
         yield from self._of_day(day, EXPOSURES.c.version == version)
 
-    def newest_of(self, experiment: str) -> Iterator[KeptRows]:
-        """Yields the kept requests of the newest day of an experiment, whichever version answered."""
+    def newest_of(self, experiment: str, *, least: int) -> Iterator[KeptRows]:
+        """Yields the kept requests of a day of an experiment, whichever version answered.
+
+        It is the newest day that has at least so many, as one that has just begun has few; else the newest.
+        """
         of_it = EXPOSURES.c.experiment == experiment
-        query = sa.select(sa.func.max(KEPT_ROWS.c.day)).select_from(_WITH_EXPOSURES).where(of_it)
+        query = sa.select(KEPT_ROWS.c.day, sa.func.count()).select_from(_WITH_EXPOSURES).where(of_it)
+        newest_first = query.group_by(KEPT_ROWS.c.day).order_by(KEPT_ROWS.c.day.desc())
         with self._database.reading() as connection:
-            day = connection.execute(query).scalar_one()
-        if day is not None:
-            yield from self._of_day(day, of_it)
+            days = [(day, num) for day, num in connection.execute(newest_first)]
+        if days:
+            yield from self._of_day(next((day for day, num in days if num >= least), days[0][0]), of_it)
 
     def _of_day(self, day: str, those: sa.ColumnElement[bool]) -> Iterator[KeptRows]:
         query = (

@@ -12,6 +12,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.record_types import Night
 from daybreak.contract.sections import ValidateParams
+from daybreak.data.partitions import CLEAN, part_of
 from daybreak.extensions.live_test.shadow_rows import compared
 from daybreak.storage.exposures import Exposure
 from daybreak.storage.kept_rows import KeptRows
@@ -44,7 +45,13 @@ def log(tmp_path: Path) -> Log:
 
 
 def ask(
-    log: Log, num: int, *, hours: range = range(24), day: date = TODAY, **fed: Callable[[Row], Any]
+    log: Log,
+    num: int,
+    *,
+    hours: range = range(24),
+    day: date = TODAY,
+    first: int = 0,
+    **fed: Callable[[Row], Any],
 ) -> None:
     """Requests of a row each, that the champion answered while nobody met the challenger."""
     rows = as_records(rows_of(day, 24 * num).drop(["is_fraud"]))
@@ -69,7 +76,7 @@ def ask(
                     predictions=json.dumps([{"prediction": 0.5}]),
                 ),
             )
-            for number, row in enumerate(rows)
+            for number, row in enumerate(rows, start=first)
         ],
         [],
     )
@@ -104,4 +111,25 @@ def test_no_kept_rows_are_no_check_and_too_few_are_said(log: Log, night: Night) 
     ask(log, 20)
     assert said(log, night) == (
         "rows of 20 requests of 2025-01-13 are too few, 100 requests are compared; raise serving.keep_rows"
+    )
+
+
+def test_just_after_midnight_the_day_before_is_compared(log: Log, night: Night) -> None:
+    ask(log, 150, hours=range(9, 13))
+    ask(log, 10, hours=range(1), day=TODAY + timedelta(days=1), first=150)
+    assert said(log, night) == (
+        "rows of 150 requests of 2025-01-13 are like the same hours of the Mondays that the challenger was "
+        "made of"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more"])
+def test_a_file_of_a_training_day_that_is_torn_is_said_and_stops_nothing(
+    log: Log, night: Night, content: bytes
+) -> None:
+    ask(log, 150, hours=range(9, 13))
+    torn = part_of(TODAY - timedelta(days=7), CLEAN)
+    torn.write_bytes(content)
+    assert said(log, night).startswith(
+        f"rows of 150 requests of 2025-01-13 are not compared: {torn} cannot be read: "
     )

@@ -1,10 +1,10 @@
 """Compares the rows that a challenger is asked in the shadow with the days that it was made of.
 
-Routers keep a sample of the rows of requests (`serving.keep_rows`). Those of a test's newest day, whoever
-answered them, are what the challenger is asked, too. They are held against the same hours of the last same
-weekdays up to the night, by the measures and limits of the watch (daybreak/gate/served_days.py). Limits are
-of whole days, and a few hours may be beyond them by themselves: so what is unlike is shown, and stops
-nothing.
+Routers keep a sample of the rows of requests (`serving.keep_rows`). Those of a test's newest day with enough
+of them, whoever answered them, are what the challenger is asked, too. They are held against the same hours of
+the last same weekdays up to the night, by the measures and limits of the watch
+(daybreak/gate/served_days.py). Limits are of whole days, and a few hours may be beyond them by themselves: so
+what is unlike is shown, and stops nothing.
 """
 
 from datetime import date
@@ -27,7 +27,7 @@ from daybreak.workloads.served_rows import conformed
 
 def compared(log: Log, night: Night, params: ValidateParams) -> Check | None:
     """Returns what the rows are unlike, in the folder of the challenger's night; None where none are kept."""
-    requests = list(log.kept_rows.newest_of(night.id))
+    requests = list(log.kept_rows.newest_of(night.id, least=LEAST_REQUESTS))
     table = records.find(Table, records.RUN)
     if not requests or table is None:
         return None
