@@ -195,7 +195,9 @@ def lift(home: Home, *, reason: str, by: str = "") -> int:
 
 
 def prune(home: Home, *, dry_run: bool = False, json_: bool = False) -> int:
-    """Delete data, models and predictions below var/ of old nights, as `close` does after each night.
+    """Delete old nights' data, models and predictions in var/, and exposures older than serving.keep_days.
+
+    `close` does so after each night.
 
     Args:
         home: whose nights these are
