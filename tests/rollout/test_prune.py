@@ -217,6 +217,29 @@ def test_predictions_below_var_go_with_the_data_of_their_night_and_those_of_a_te
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("to", ["$LISTS/2025-01-31", "file://{home}/var/lists/2025-01-31"])
+def test_predictions_below_var_go_however_their_place_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.setenv("LISTS", str(home / "var/lists"))
+    old = written(home / "var/lists/2025-01-31")
+    predicted(200, to.format(home=home))
+    freed = {one.what: one.num for one in prune(Home.here(), *sections(keep_days=35))}
+    assert freed["predictions of nights"] == 1
+    assert not old.exists()
+
+
+@pytest.mark.slow
+def test_a_log_of_serving_that_does_not_answer_is_told_of_and_the_rest_goes(home: Path) -> None:
+    nights, register_, serving = sections(keep_days=35)
+    away = serving.model_copy(update={"log": f"sqlite:///{home / 'var'}"})  # a folder
+    freed = list(prune(Home.here(), nights, register_, away))
+    (told,) = (one for one in freed if one.what == "exposures of the log of serving")
+    assert told.num == 0
+    assert told.left[0].startswith("the log of serving is not pruned: ")
+
+
+@pytest.mark.slow
 def test_a_version_in_a_place_that_nobody_named_is_told_of_and_the_rest_goes(home: Path) -> None:
     with closing(sqlite3.connect(home / "var" / "mlflow.db")) as database, database:
         update = (

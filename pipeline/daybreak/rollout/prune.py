@@ -15,6 +15,7 @@ by the worktrees of nights that are not closed yet.
 
 import json
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from daybreak.contract import clock, records
-from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError
 from daybreak.contract.record_types import Champion, Night, Version
 from daybreak.contract.sections import NightParams, RegisterParams, ServingParams
 from daybreak.contract.units import DAY_S
@@ -231,8 +232,8 @@ def _predictions(home: Home, unneeded: Collection[str], *, dry_run: bool) -> Fre
     Of a folder only what Daybreak wrote there goes, so that one with other files stays.
     """
     made = [entry.predictions for entry in ledger.history(home) if entry.predictions]
-    kept = {(home.folder / one.to).resolve() for one in made if one.night not in unneeded}
-    places = {(home.folder / one.to).resolve() for one in made if one.night in unneeded} - kept
+    kept = {_place(home, one.to) for one in made if one.night not in unneeded}
+    places = {_place(home, one.to) for one in made if one.night in unneeded} - kept
     own, num, num_bytes = home.var.resolve(), 0, 0
     with journal.alone(home.predictions_lock):
         for place in sorted(place for place in places if own in place.parents):
@@ -243,6 +244,14 @@ def _predictions(home: Home, unneeded: Collection[str], *, dry_run: bool) -> Fre
             if not dry_run:
                 _remove(files, until=own)
     return Freed(what="predictions of nights", num=num, num_bytes=num_bytes)
+
+
+def _place(home: Home, to: str) -> Path:
+    """Returns where predictions were written, which their record names as `predict.to` does."""
+    path = os.path.expandvars(to)
+    for scheme in ("file://", "local://"):
+        path = path.removeprefix(scheme)
+    return (home.folder / path).resolve()
 
 
 def _remove(files: Sequence[Path], *, until: Path) -> None:
@@ -291,12 +300,21 @@ def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool
 
 
 def _log(home: Home, params: ServingParams, *, dry_run: bool) -> Iterator[Freed]:
-    """Removes what users met long ago from the log of serving, if there is one."""
-    if log_of_serving := existing_log(params, home.folder):
+    """Removes what users met long ago from the log of serving, if there is one.
+
+    A log that does not answer is told of, and the rest is pruned.
+    """
+    num, left = 0, tuple[str, ...]()
+    try:
+        log_of_serving = existing_log(params, home.folder)
+        if log_of_serving is None:
+            return
         with closing(log_of_serving):
             before = log_of_serving.now() - params.keep_days * DAY_S
             num = log_of_serving.forget(before=before, dry_run=dry_run)
-        yield Freed(what="exposures of the log of serving", num=num, num_bytes=0)
+    except PipelineError as error:
+        left = (f"the log of serving is not pruned: {error}",)
+    yield Freed(what="exposures of the log of serving", num=num, num_bytes=0, left=left)
 
 
 def _served(home: Home, name: str, *, dry_run: bool) -> Iterator[Freed]:
