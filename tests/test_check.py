@@ -3,7 +3,9 @@
 import os
 import subprocess
 from dataclasses import replace
+from datetime import date
 
+import pyarrow as pa
 import pytest
 
 from daybreak import check, hooks
@@ -12,6 +14,7 @@ from daybreak.contract import environment, params, records
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.sections import LiveSections, Plug
 from daybreak.contract.table import Category, Float
+from daybreak.data.features import Past
 from daybreak.examples.fraud.fraud import Fraud
 from daybreak.extensions.live_test import readiness
 from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
@@ -338,9 +341,18 @@ def test_a_table_without_what_the_version_that_serves_reads_is_found_before_the_
     close(1, after="", release=release_of(1))
     (found,) = predicts(monkeypatch, home, "daybreak.examples.fraud.fraud:Fraud")
     assert not found.ok
-    assert found.text.startswith("version 1, which serves, reads terminal, which the workload's table lacks")
+    assert found.text.startswith("version 1 reads terminal, which the workload's table lacks")
     source = "source: {use: 'tests.fakes:TwoDays'}"
     assert predicts(monkeypatch, home, "daybreak.examples.fraud.fraud:Fraud", source) == []
+    for needs_none in ("daybreak.examples.shop.recommender:Recommender", f"{__name__}:Named"):
+        assert predicts(monkeypatch, home, needs_none) == []
+
+
+class Named(Fraud):
+    """A class that names the rows to predict, so that the columns of tonight's table do not matter."""
+
+    def score_rows(self, day: date, past: Past) -> pa.Table:
+        return past.rows().slice(0, 1)
 
 
 class Estimating(Nothing):

@@ -25,7 +25,13 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
 from daybreak.contract.sections import Params, Plug, RegisterParams
 from daybreak.contract.table import Table
-from daybreak.contract.workload import has_estimator, own_schedule, predicts_nothing, schedule_asks_model
+from daybreak.contract.workload import (
+    has_estimator,
+    own_schedule,
+    predicts_nothing,
+    schedule_asks_model,
+    serves_rows,
+)
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
 from daybreak.night import opening
@@ -153,8 +159,9 @@ def _predictions(home: Home, loaded: Params) -> Iterator[Finding]:
             yield Finding(what="predict", ok=False, text=fault)
         table = getattr(workload, "table", None)
         champion = ledger.champion_at(home, branch.ledger_tip(home))
+        reads_clean = serves_rows(workload) and not hasattr(workload, "score_rows")
         lacks = ""
-        if champion and isinstance(table, Table) and not loaded.predict.source:
+        if champion and isinstance(table, Table) and reads_clean and not loaded.predict.source:
             lacks = predict.lacking(home, champion.version, table)
         if lacks:
             yield Finding(what="predict", ok=False, text=lacks)

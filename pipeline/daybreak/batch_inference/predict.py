@@ -140,7 +140,7 @@ def _serving(home: Home) -> int:
 
 
 def lacking(home: Home, version: int, table: Table) -> str:
-    """Returns which columns the version that serves reads and a table lacks, and what to do; "" for none."""
+    """Returns which columns a version reads and a table lacks, and what to do; "" for none."""
     (made,) = ledger.promotions(home, version)
     own = branch.read_at(home, made.commit, Table) if made else None
     read = {name for name, column in own.features.items() if not column.nullable} if own else set()
@@ -148,7 +148,7 @@ def lacking(home: Home, version: int, table: Table) -> str:
         return ""
     these = "it" if len(missing) == 1 else "them"
     return (
-        f"version {version}, which serves, reads {', '.join(missing)}, which the workload's table lacks, and "
+        f"version {version} reads {', '.join(missing)}, which the workload's table lacks, and "
         f"predicts no rows without {these}; declare {these} there too, or name rows that have {these} by "
         f"predict.source"
     )
