@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.contract.record_parts import JobSpan, Rental, StageSpan, Taken
-from daybreak.contract.record_types import Spans
+from daybreak.contract.record_parts import JobSpan, Live, Portion, Rental, StageSpan, Taken
+from daybreak.contract.record_types import LIVE_TEST, Spans, Training
 from daybreak.report.page import page
 from daybreak.report.stage_times import StageTime, stage_times
 from daybreak.storage.home import Home
@@ -131,12 +131,112 @@ def test_a_stage_that_failed_before_says_so() -> None:
     assert "failed" in [bar.kind for bar in prepare.bars]
 
 
+def test_a_stage_that_failed_at_last_says_so_and_counts_every_failed_call_before() -> None:
+    night, before = whole(62), sixty()
+    assert night.spans
+    first = next(one for one in night.spans.stages if one.stage == "prepare")
+    often = replace(first, end="failed", why="the disk is full", num_calls=40, num_waits=3)
+    last = replace(first, end="failed", why="no route", ended_at=first.ended_at + after(minutes=9))
+    others = [one for one in night.spans.stages if one.stage != "prepare"]
+    prepare = of("prepare", stage_times(replace(night, spans=Spans(stages=(*others, often, last))), before))
+    assert prepare.why == "It failed 37 times before: the disk is full. It failed: no route."
+
+
+@pytest.mark.parametrize(("end", "last"), [("failed", "failed"), ("waits", "work")])
+def test_training_without_a_record_was_at_work_until_it_failed_or_is_looked_at(end: str, last: str) -> None:
+    night = replace(whole(62), training=None)
+    asked = START + after(hours=3)
+    span = StageSpan(
+        stage="train",
+        began_at=asked,
+        last_call_at=asked + after(hours=2),
+        ended_at=asked + after(hours=2, seconds=9),
+        num_calls=25,
+        num_waits=24 if end == "failed" else 0,
+        end=end,  # type: ignore[arg-type]
+        why="out of memory",
+    )
+    train = of("train", stage_times(replace(night, spans=Spans(stages=(span,))), sixty()))
+    assert ([bar.kind for bar in train.bars], train.waited_s) == (["work", last], 0)
+    assert ("It failed: out of memory." in train.why) == (end == "failed")
+    assert "It waited" not in train.why
+
+
+def test_a_second_call_of_training_that_is_done_is_not_work_since_it_ended() -> None:
+    night = preempted()
+    assert night.spans and night.training
+    trained = next(one for one in night.spans.stages if one.stage == "train")
+    at = trained.ended_at + after(hours=6)
+    second = StageSpan(
+        stage="train", began_at=at, last_call_at=at, ended_at=at + after(seconds=2), end="done"
+    )
+    spans = Spans(stages=(*night.spans.stages, second))
+    brought, called = of("train", stage_times(replace(night, spans=spans), [])).bars[-2:]
+    assert brought.began_at == night.training.attempts[-1].ended_at
+    assert brought.ended_at - brought.began_at == after(seconds=20)
+    assert (called.began_at, called.ended_at) == (second.began_at, second.ended_at)
+
+
+def test_slow_steps_are_told_from_a_long_queue_and_from_work_that_was_lost() -> None:
+    night = whole()
+    assert night.training and night.plan
+    portions = [("queue", 600.0), ("start-up", 100.0), ("training", 90.0), ("all-reduce", 10.0)]
+    forecast = replace(
+        night.plan.forecast,
+        expected_s=800.0,
+        interval=(700.0, 900.0),
+        portions=tuple(Portion(name=name, expected_s=s, expected_usd=0.0) for name, s in portions),
+    )
+    plan = replace(night.plan, forecast=forecast)
+
+    def why(training: Training) -> str:
+        return of("train", stage_times(replace(night, plan=plan, training=training), [])).why
+
+    slow = replace(night.training, num_restarts=0, elapsed_s=303.0, start_s=650.0)
+    assert "Its steps took 3 times as long for each sample as planned." in why(slow)
+    assert "Its steps" not in why(replace(slow, elapsed_s=103.0, start_s=1000.0))  # the queue was long
+    assert "Its steps" not in why(replace(slow, num_restarts=1))
+    lost = preempted().training
+    assert lost and "Its steps" not in why(replace(slow, attempts=lost.attempts))
+
+
+def judged_by_users(night: Entry) -> Entry:
+    """A night whose gate worked 4 s at last, 4 hours after its first call: users met the challenger."""
+    assert night.spans and night.plan and night.verdict
+    portion = Portion(name=LIVE_TEST, expected_s=4 * 3600.0, expected_usd=0.0)
+    began_at = night.night.started_at
+    live = Live(
+        experiment="challenger",
+        began_at=began_at,
+        ends_at=began_at + after(hours=4),
+        foretold="0.01 at 80 % power",
+    )
+    spans = [
+        replace(one, began_at=one.began_at - after(hours=4), num_calls=2) if one.stage == "gate" else one
+        for one in night.spans.stages
+    ]
+    return replace(
+        night,
+        plan=replace(night.plan, after=(portion,)),
+        verdict=replace(night.verdict, live=live),
+        spans=Spans(stages=tuple(spans)),
+    )
+
+
+def test_a_gate_with_a_live_test_is_expected_to_take_the_test_once() -> None:
+    before = [judged_by_users(night) for night in sixty() if night.spans]
+    gate = of("gate", stage_times(judged_by_users(whole(62)), before))
+    assert gate.expected_s == 4 * 3600 + 4
+    assert of("gate", stage_times(whole(62), before)).expected_s == 4
+
+
 def test_the_page_shows_the_stages_and_marks_what_took_longer(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: a:B\n")
     html = page(Home.here(), lay(preempted(), tmp_path), [])
     assert 'aria-label="Stages in time: open 3 s; ingest 2 h;' in html.replace("\N{NO-BREAK SPACE}", " ")
     assert "longer than expected: train" in text_of(html)
     assert "↳ n1-standard-8" in text_of(html)
+    assert "▸ a fallback of training, such as a move" in text_of(html)
 
 
 @pytest.mark.parametrize("end", ["waits", "failed", "nothing to do", "done"])

@@ -375,13 +375,14 @@ class JobSpan(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class StageSpan(Record):
-    """When a stage was called: once, or again and again as long as it answered that it waits."""
+    """When a stage was called: once, or again and again as it waited or failed alike."""
 
     stage: str
     began_at: datetime  # of the first call
-    last_call_at: datetime  # when the last call began; until then it waited
+    last_call_at: datetime  # when the last call began; until then it waited, or failed the same way
     ended_at: datetime
     num_calls: int = 1
+    num_waits: int = 0  # of the calls that others followed, those that answered that it waits
     end: Literal["done", "nothing to do", "failed", "waits"]
     why: str = ""  # what the last call that did not do its work said
 

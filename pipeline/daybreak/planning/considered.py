@@ -19,6 +19,7 @@ from daybreak.planning.search import (
 )
 from daybreak.prediction import local_updates
 
+UP_TO = "wait, at most"  # name of the portion that flex-start may queue
 NUM_NEXT = 8  # runners-up
 NUM_FRONTIER = 12  # candidates that nothing beats in both time and cost
 NUM_MACHINES = 12  # each at its cheapest, so that the choice of the machine can be seen
@@ -66,7 +67,7 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
     Saving and lost work are included in the parts that they lengthen.
     """
     wait_s = best.rental.max_wait_s
-    portioned = [Portion(name="wait, at most", expected_s=wait_s, expected_usd=0.0)] if wait_s else []
+    portioned = [Portion(name=UP_TO, expected_s=wait_s, expected_usd=0.0)] if wait_s else []
     named: dict[str, list[StartupPart]] = {}
     for part in best.estimate.parts:
         named.setdefault(part.name, []).append(part)

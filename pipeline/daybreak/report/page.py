@@ -233,7 +233,10 @@ def _records(folder: Path) -> dict[str, str]:
 
 
 def _recipe_changes(home: Home, entry: Entry) -> dict[str, str]:
-    """Returns who committed what between the champion's code and tonight's, where its recipe is another."""
+    """Returns who committed what between the champion's code and tonight's, where its recipe is another.
+
+    All of these commits, as what a workload imports may be anywhere: not each of them changed the recipe.
+    """
     verdict, champion = entry.verdict, entry.champion
     before = champion.lineage if champion else {}
     if not (verdict and verdict.recipe and before.get("recipe") and before.get("code_commit")):
@@ -247,7 +250,11 @@ def _recipe_changes(home: Home, entry: Entry) -> dict[str, str]:
         return {}
     commits = said.splitlines()
     more = ["and more before"] if len(commits) > SHOWN_COMMITS else []
-    return {"Recipe changed by": "; ".join([*commits[:SHOWN_COMMITS], *more])} if commits else {}
+    return (
+        {"Commits since the champion's recipe": "; ".join([*commits[:SHOWN_COMMITS], *more])}
+        if commits
+        else {}
+    )
 
 
 def _ledger_page(home: Home, entry: Entry, folder: Path) -> str:

@@ -15,6 +15,8 @@ from daybreak.contract.formats import count, counted, dollars, duration, percent
 from daybreak.contract.record_parts import JobSpan, StageSpan
 from daybreak.contract.record_types import LIVE_TEST, Plan, Training
 from daybreak.jobs.heartbeats import LOW_USE
+from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
+from daybreak.planning.considered import UP_TO
 from daybreak.prediction.time_budget import EVALUATION, REFIT
 from daybreak.storage.ledger import Entry
 
@@ -23,6 +25,8 @@ LEAST_S = 30.0
 NIGHTS, FEWEST = 30, 3  # earlier nights whose median is usual: the most, and the fewest
 MUCH = 0.1  # share of the time beyond the plan that is a cause
 PLANNED = {"evaluate": EVALUATION, "refit": REFIT}
+OF_JOBS = ("train", "refit")
+NO_STEPS = (UP_TO, *BEFORE_WORK)  # portions of a plan in which nothing is trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +40,7 @@ class TimeBar:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A restart or a move of the training."""
+    """A restart of the training, or a fallback that it took."""
 
     at: datetime
     what: str
@@ -91,7 +95,8 @@ def _usual(entry: Entry, history: Sequence[Entry]) -> dict[str, float]:
     for one in before[:NIGHTS]:
         for span in one.spans.stages if one.spans else ():
             if span.end == "done":
-                took.setdefault(span.stage, []).append(_seconds(span.began_at, span.ended_at))
+                began_at = span.last_call_at if span.stage == "gate" else span.began_at  # of users' hours
+                took.setdefault(span.stage, []).append(_seconds(began_at, span.ended_at))
     return {stage: median(times) for stage, times in took.items() if len(times) >= FEWEST}
 
 
@@ -105,7 +110,7 @@ def _of_stage(
     refitted = entry.refit.training if entry.refit else None
     training = {"train": entry.training, "refit": refitted}.get(stage)
     attempts = training.attempts if training else ()
-    bars = tuple(_bars_of_job(spans, attempts) if attempts else _bars(spans))
+    bars = tuple(_bars_of_job(spans, attempts) if attempts else _bars(spans, of_job=stage in OF_JOBS))
     took_s = sum(_seconds(span.began_at, span.ended_at) for span in spans)
     waited_s = sum(_seconds(bar.began_at, bar.ended_at) for bar in bars if bar.kind == "wait")
     plan, planned = entry.plan, PLANNED.get(stage)
@@ -142,11 +147,15 @@ def _of_stage(
         yield from (_of_attempt(stage, one) for one in attempts)
 
 
-def _bars(spans: Sequence[StageSpan]) -> Iterator[TimeBar]:
+def _bars(spans: Sequence[StageSpan], *, of_job: bool) -> Iterator[TimeBar]:
+    """Yields what the calls of a stage did; one that answers that it waits for its job is at work."""
     for span in spans:
+        works = of_job and (span.num_waits or span.end == "waits")
         if span.last_call_at > span.began_at:
-            yield TimeBar(began_at=span.began_at, ended_at=span.last_call_at, kind="wait")
-        kind = {"failed": "failed", "waits": "wait"}.get(span.end, "work")
+            yield TimeBar(
+                began_at=span.began_at, ended_at=span.last_call_at, kind="work" if works else "wait"
+            )
+        kind = {"failed": "failed", "waits": "work" if works else "wait"}.get(span.end, "work")
         yield TimeBar(began_at=max(span.began_at, span.last_call_at), ended_at=span.ended_at, kind=kind)
 
 
@@ -161,8 +170,10 @@ def _bars_of_job(spans: Sequence[StageSpan], attempts: Sequence[JobSpan]) -> Ite
             failed = one.end in ("failed", "hung")
             yield TimeBar(began_at=one.ran_at, ended_at=one.ended_at, kind="failed" if failed else "work")
         at = one.ended_at
-    if spans[-1].ended_at > at:
-        yield TimeBar(began_at=at, ended_at=spans[-1].ended_at, kind="work")  # brings the model back
+    for span in spans:
+        if span.ended_at > at:  # brings the model back, or was called once more
+            kind = "failed" if span.end == "failed" else "work"
+            yield TimeBar(began_at=max(at, span.began_at), ended_at=span.ended_at, kind=kind)
 
 
 def _of_attempt(stage: str, one: JobSpan) -> StageTime:
@@ -198,7 +209,7 @@ def _why(
     if training and entry.plan:
         causes += _of_training(training, entry.plan, beyond_s=beyond_s)
     elif waited_s > MUCH * beyond_s:
-        said = next((span.why for span in reversed(spans) if span.why), "")
+        said = next((span.why for span in reversed(spans) if span.why and span.end != "failed"), "")
         causes.append(f"It waited {duration(waited_s)}{f': {said}' if said else ''}.")
     if stage == "ingest" and entry.batch and entry.batch.waited_hours:
         causes.append(f"The day was there {duration(entry.batch.waited_hours * 3600)} after the opening.")
@@ -210,9 +221,14 @@ def _why(
 
 
 def _of_calls(spans: Sequence[StageSpan]) -> Iterator[str]:
-    failed = [span for span in spans if span.end == "failed"]
-    if failed and len(spans) > 1:
-        yield f"It failed {counted(len(failed), 'time')} before: {failed[-1].why}."
+    *before, last = spans
+    failed = [span for span in before if span.end == "failed"]
+    if failed:
+        num = sum(span.num_calls - span.num_waits for span in failed)
+        yield f"It failed {counted(num, 'time')} before: {failed[-1].why}."
+    if last.end == "failed":
+        num = last.num_calls - last.num_waits
+        yield f"It failed{f' {count(num)} times' if num > 1 else ''}: {last.why}."
 
 
 def _of_training(training: Training, plan: Plan, *, beyond_s: float) -> Iterator[str]:
@@ -232,11 +248,11 @@ def _of_training(training: Training, plan: Plan, *, beyond_s: float) -> Iterator
         yield f"Memory was short in {count(num)} updates, which were taken in smaller parts."
     if training.device_use is not None and training.device_use < LOW_USE:
         yield f"Its device waited for samples for {percent(1 - training.device_use)} of the time."
-    planned = plan.num_samples / plan.batch_size
-    ran_s = sum(_seconds(one.ran_at, one.ended_at) for one in training.attempts if one.ran_at)
-    if training.num_updates and planned and plan.forecast.expected_s:
-        update_s = (ran_s or training.elapsed_s) / training.num_updates
-        ratio = update_s / (plan.forecast.expected_s / planned)
+    # Of several attempts or starts, no record says how long the steps themselves took.
+    steps_s = sum(part.expected_s for part in plan.forecast.portions if part.name not in NO_STEPS)
+    if steps_s and training.num_samples and len(training.attempts) <= 1 and not training.num_restarts:
+        took_s = max(0.0, training.elapsed_s - IN_RUN_S) / training.num_samples
+        ratio = took_s / (steps_s / plan.num_samples)
         if ratio > 1 + MUCH:
             times = quantity(float(f"{ratio:.2g}"))
-            yield f"While machines ran, an update took {times} times as long as planned."
+            yield f"Its steps took {times} times as long for each sample as planned."

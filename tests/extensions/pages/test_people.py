@@ -203,7 +203,7 @@ def test_which_stage_took_longer_than_planned_and_why(person: Person, lead: Path
 
 def test_who_changed_the_recipe(person: Person) -> None:
     lineage = open_night(person, YESTERDAY, "Lineage")
-    row = lineage.get_by_role("row", name="Recipe changed by").inner_text()
+    row = lineage.get_by_role("row", name="Commits since the champion's recipe").inner_text()
     assert f"by Bea on {TODAY}: Widen the second layer" in row
 
 
