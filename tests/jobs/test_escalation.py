@@ -50,6 +50,16 @@ def running(plan, *, hours: float, share: float, speed: float = 1.0, **changed) 
     return replace(midway, **changed)
 
 
+def test_a_batch_that_passes_the_end_by_validation_leaves_nothing_to_do():
+    plan = plan_of(share=0.6)
+    left_out = plan.num_samples - 1634
+    over = observed(plan, seen=1664, num_left_out=left_out, state="running")
+    assert over.num_samples == 1664
+    ahead = forecast(over, over.placement)
+    assert ahead.rest_s == forecast(replace(over, seen=1634), over.placement).rest_s
+    assert forecast(replace(over, seen=1600), over.placement).rest_s > ahead.rest_s
+
+
 def test_the_plan_itself_is_the_first_placement_and_as_sure_as_its_interval():
     plan = plan_of(share=0.6)
     own = first(plan, train_until=UNTIL, confidence=0.99)

@@ -25,6 +25,7 @@ from daybreak.jobs import collector
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
 from daybreak.training.recipe import Averaging, Progress, Recipe, Result, Validation
+from daybreak.training.sampling import Sampling
 from daybreak.training.trainer import Trainer
 from daybreak.training.validation import COST, FEWEST_SCORED, FORWARD, Validator, validation_of
 from daybreak.training.weight_average import WeightAverage
@@ -295,7 +296,9 @@ class Slow(Passing):
         return super().score(model, batch)
 
 
-def slow(folder: Path, *, best: float, decay: float, seconds: float) -> tuple[Trainer, list[Progress]]:
+def slow(
+    folder: Path, *, best: float, decay: float, seconds: float, sampling: Sampling | None = None
+) -> tuple[Trainer, list[Progress]]:
     """A run of 20 s, and 60 s of validations, with its heartbeats."""
     workload = Slow(best=best)
     data = workload.dataset(folder, "train")
@@ -309,6 +312,7 @@ def slow(folder: Path, *, best: float, decay: float, seconds: float) -> tuple[Tr
         made,
         folder=folder / "checkpoints",
         epoch_samples=NUM_ALL - NUM_VALIDATED,
+        sampling=sampling,
         told_to_stop=lambda: False,
         report=heartbeats.append,
         clock=lambda: Slow.now,
@@ -332,6 +336,19 @@ def test_an_end_by_validation_is_not_put_off_as_there_is_time(folder):
     assert [beat.end for beat in heartbeats] == [beat.num_samples for beat in heartbeats]
     assert {beat.num_samples for beat in heartbeats if beat.seen > 8000} == {10_670}
     assert heartbeats[-1].rate < 1e-5
+
+
+def test_an_end_by_validation_is_that_of_a_batch_of_whole_groups(folder):
+    of_sample = np.repeat(
+        np.arange(20), np.random.default_rng(0).multinomial(NUM_ALL - NUM_VALIDATED, [0.05] * 20)
+    )
+    trainer, heartbeats = slow(
+        folder, best=0.5, decay=0.25, seconds=1000, sampling=Sampling(groups=of_sample)
+    )
+    assert trainer.run().stopped_by == "validation"
+    ends = {beat.num_samples for beat in heartbeats}
+    assert ends == {20_000, trainer.seen}
+    assert 10_660 < trainer.seen < 10_700
 
 
 def test_a_deadline_brings_the_end_by_validation_forward(folder):

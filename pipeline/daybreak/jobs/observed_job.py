@@ -65,8 +65,11 @@ class ObservedJob:
 
     @property
     def num_samples(self) -> int:
-        """Samples that the job trains on if time suffices."""
-        return self.plan.num_samples - self.num_left_out
+        """Samples that the job trains on if time suffices.
+
+        Those it has seen at least: a batch that has grown since may go past the end that validation set.
+        """
+        return max(self.seen, self.plan.num_samples - self.num_left_out)
 
 
 def observe(

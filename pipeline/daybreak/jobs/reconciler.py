@@ -308,7 +308,8 @@ class Reconciler:
     def _collect(self, now: float) -> Training:
         result = records.read(Result, self.folder)
         if result.stopped_by in {"deadline", "budget"} and not self.attempts.has_taken("checkpoint"):
-            self._note_early_end(now, result.num_samples, total=self.recipe.num_samples)
+            total = self.heartbeats.num_samples or self.recipe.num_samples  # fewer where validation ended it
+            self._note_early_end(now, result.num_samples, total=total)
         self.budget.pay(now, None)  # the job costs nothing after its end
         usd = self.budget.spent_usd
         return collector.collect(self.folder, self.attempts, cost_usd=usd, logs=self._logs(), into=self.into)

@@ -196,7 +196,7 @@ class Trainer:
 
         What has no rate, as trees have none, ends here.
         """
-        recipe, size = self.recipe, self.batch_schedule.size(self.seen)
+        recipe = self.recipe
         if not self.engine.has_rate:
             return self.seen
         end = end_of_decay(
@@ -207,10 +207,14 @@ class Trainer:
             schedule=recipe.rate.schedule,
             progress=self.batch_schedule.position,
         )
-        end = min(recipe.num_samples, self.seen + size * math.ceil((end - self.seen) / size))
+        position, end = self.seen, min(recipe.num_samples, end)
+        while position < end:  # as batches of groups or by tokens differ in size
+            position += self.batch_schedule.batch_size(position)
         if not self.engine.rank:
-            log.info("validation found nothing better for long: the rate falls from %d to %d", self.seen, end)
-        return end
+            log.info(
+                "validation found nothing better for long: the rate falls from %d to %d", self.seen, position
+            )
+        return position
 
     def _outcome(self, stopped_by: Literal["finished", "validation", "deadline", "terminated"]) -> RunOutcome:
         return RunOutcome(
