@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -64,3 +65,43 @@ def test_a_loss_over_a_batch_needs_no_score_where_a_metric_decides():
 def test_a_metric_of_another_prediction_is_named():
     with pytest.raises(ParamsError, match="the metric log loss is of 'risk', but `predict` of Named returns"):
         scored(LogLoss(prediction="risk"))
+
+
+class Wrong(Metric):
+    """Whether a sample is on the wrong side of a half, as a whole number of 8 bits; the lower the better."""
+
+    def values(self, prediction: Any, label: Any) -> Any:
+        return ((prediction > 0.5) != (label > 0.5)).astype(np.uint8)
+
+
+class Turned(Hits):
+    """The hits from the last one to the first, as a view."""
+
+    def values(self, prediction: Any, label: Any) -> Any:
+        return super().values(prediction, label)[::-1]
+
+
+class Missed(Wrong):
+    """The same as bools."""
+
+    def values(self, prediction: Any, label: Any) -> Any:
+        return super().values(prediction, label) == 1
+
+
+def test_values_of_any_numbers_are_turned_round_where_lower_is_better():
+    assert scored(Wrong()) == scored(Missed()) == [-1.0, 0.0]
+    assert scored(Turned()) == [1.0, 0.0]
+
+
+def test_a_prediction_alone_and_a_table_without_a_label_are_read_as_the_gate_does():
+    class Alone(Late):
+        def predict(self, model: Any, batch: Any) -> Any:
+            return batch["chance"]
+
+    class Unlabelled(Alone):
+        table = Table(time="time", columns={"time": Time(), "late": Int(min=0, max=1)})
+        whole_batch = True  # so that no score is left to fall back on
+
+    for kind, hits in ((Alone, [0.0, 1.0]), (Unlabelled, [1.0, 1.0])):
+        kind.metrics = (Hits(),)
+        assert validation_score(kind(), torch.nn.Identity(), BATCH).tolist() == hits
