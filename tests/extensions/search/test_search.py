@@ -10,6 +10,9 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import get_all_study_names
 
 from daybreak import runner
 from daybreak.contract import params, records
@@ -20,9 +23,10 @@ from daybreak.extensions.search.leftover import search_leftover
 from daybreak.extensions.search.searcher import Searcher
 from daybreak.extensions.search.winner import Winner
 from daybreak.storage.home import Home
+from daybreak.workloads.metrics import AUC, Calibration, LogLoss
 from tests.clones import ROOT
 from tests.conftest import PARAMS
-from tests.extensions.search.line import NUM
+from tests.extensions.search.line import NUM, Line
 from tests.planning.jobs import night
 
 pytestmark = pytest.mark.slow
@@ -174,6 +178,16 @@ def test_another_list_of_values_begins_another_study(home: Home, commit: Callabl
     searched(home, 2)
     found = searched(home, 3)
     assert found and found.num_nights == 2
+
+
+def test_another_first_metric_begins_another_study(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, metrics in enumerate(
+        [(), (LogLoss(), AUC()), (LogLoss(), Calibration()), (AUC(), LogLoss())]
+    ):
+        monkeypatch.setattr(Line, "metrics", metrics, raising=False)
+        searched(home, number, seconds=0)
+    log = JournalStorage(JournalFileBackend(str(home.var / proposal.STUDY)))
+    assert len(get_all_study_names(log)) == 3
 
 
 def test_no_run_begins_while_another_night_is_open(home: Home) -> None:

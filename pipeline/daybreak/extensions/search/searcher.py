@@ -114,7 +114,13 @@ class Searcher:
         self._home.var.mkdir(exist_ok=True)
         path = self._home.var / proposal.STUDY
         _cut_torn_line(path)
-        asked = json.dumps([self._recipe, self._settings.space, self._settings.validation], sort_keys=True)
+        workload = self._today.workload.make()
+        # What a try is scored by (validation_score.py): the first metric, where the class names some.
+        metrics = getattr(workload, "metrics", ())
+        scored_by = repr(metrics[0]) if metrics and not callable(metrics) else ""
+        asked = json.dumps(
+            [self._recipe, self._settings.space, self._settings.validation, scored_by], sort_keys=True
+        )
         seed = int(hashlib.md5(self._night.id.encode(), usedforsecurity=False).hexdigest()[:8], 16)
         return optuna.create_study(
             storage=optuna.storages.JournalStorage(JournalFileBackend(str(path))),
