@@ -29,7 +29,7 @@ def test_the_old_curve_is_that_of_the_night_that_made_the_champion() -> None:
     assert model_nights.trained_before(night, history[5:]) is None
     shown = model_looks(night, history).learning
     assert shown
-    assert "Dashed: version 60, the champion." in shown.words
+    assert "Dashed: the loss of version 60, the champion." in shown.words
 
 
 def test_a_night_of_no_curve_shows_none() -> None:

@@ -239,8 +239,8 @@ def test_a_learning_curve_says_where_more_samples_did_not_help(folder: Path) -> 
         return page(Home.here(), lay(replace(entry, training=ended), folder), [])
 
     in_vain = "What was trained on after 400 samples brought nothing better"
-    assert "Learning curve: the best of 10 scores after 400 samples" in told(4)
-    assert f"{in_vain}: with train.patience, such a run ends earlier" in text_of(told(4))
+    assert told(4).count("; validation score from") == 1
+    assert f"{in_vain}: with train.patience, or less of it, such a run ends earlier" in text_of(told(4))
     assert f"{in_vain}." in text_of(told(4, stopped_by="validation"))
     assert in_vain.partition(" 400")[0] not in text_of(told(9))
 

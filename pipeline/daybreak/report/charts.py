@@ -195,23 +195,6 @@ def trend(nights: Sequence[NightRow]) -> str:
 
 
 @styled
-def validations(scores: Sequence[tuple[float, float]]) -> str:
-    """Draws a learning curve: the scores of validations over the samples trained on, the best one marked."""
-    figure = Figure(figsize=(WIDTH, 2.0))
-    axes: Any = figure.subplots()
-    figure.subplots_adjust(left=0.09, right=0.985, top=0.94, bottom=0.2)
-    axes.plot(*zip(*scores, strict=True), "-o", ms=3.5, lw=1.2, color=MUTED)
-    best = max(scores, key=lambda each: each[1])
-    axes.plot(*best, "o", ms=6, color=ACCENT)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(lambda seen, _: formats.count(seen))
-    axes.yaxis.set_major_locator(MaxNLocator(3))
-    axes.grid(axis="y", color=RULE, lw=0.5)
-    label = f"Learning curve: the best of {len(scores)} scores after {formats.count(best[0])} samples"
-    return inline(figure, name="validations", label=label)
-
-
-@styled
 def slow_drift(trends: Sequence[Trend]) -> str:
     """Draws the figures that drift slowly below each other: a dot for each day, and the fitted line."""
     height = 0.6 + 1.4 * len(trends)

@@ -200,7 +200,7 @@ def learning(training: Training) -> str:
     found = f"What was trained on after {formats.count(best_at)} samples brought nothing better"
     if training.stopped_by != "finished":
         return f"{found}."
-    return f"{found}: with train.patience, such a run ends earlier; or try fewer train.epochs."
+    return f"{found}: with train.patience, or less of it, such a run ends earlier; or try fewer train.epochs."
 
 
 def checks(entry: Entry) -> list[Check]:

@@ -70,9 +70,13 @@ def _chain(axes: Axes, days: list[Any], nights: Sequence[NightEffect]) -> None:
 
 @styled
 def learning(new: Training, old: Training | None) -> str | None:
-    """Draws loss and validation over the samples seen, the old model's in ink; None where none was kept."""
+    """Draws loss and validation over the samples seen; None where none was kept.
+
+    The old model's loss is in ink, and the best validation is marked. The old model's scores are left out, as
+    they may be of another unit.
+    """
     curves = [("loss", new.losses, old.losses if old else ())]
-    curves += [("validation score", new.validations, old.validations if old else ())]
+    curves += [("validation score", new.validations, ())]
     curves = [curve for curve in curves if len(curve[1]) > 1]
     if not curves:
         return None
@@ -85,6 +89,8 @@ def learning(new: Training, old: Training | None) -> str | None:
         axes.plot(
             *zip(*ours, strict=True), color=ACCENT, lw=1.6, marker="o" if len(ours) < 12 else "", ms=3.5
         )
+        if name == "validation score":
+            axes.plot(*max(ours, key=lambda each: each[1]), "o", ms=6, color=ACCENT)
         axes.set_ylabel(name)
         _quiet(axes, most=4)
         axes.yaxis.set_major_formatter(lambda value, _: formats.quantity(float(f"{value:.4g}")))

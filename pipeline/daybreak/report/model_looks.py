@@ -46,7 +46,11 @@ def _learning(entry: Entry, history: Sequence[Entry]) -> TabledChart | None:
     drawn = model_charts.learning(new, old) if new else None
     if new is None or drawn is None:
         return None
-    before = f"Dashed: version {entry.champion.version}, the champion." if old and entry.champion else ""
+    before = (
+        f"Dashed: the loss of version {entry.champion.version}, the champion."
+        if old and entry.champion
+        else ""
+    )
     rows = [(formats.count(seen), formats.score(score), "validation") for seen, score in new.validations]
     rows += [(formats.count(seen), formats.quantity(loss), "loss") for seen, loss in _few(new.losses)]
     return TabledChart(

@@ -206,9 +206,6 @@ def _charts(
     nights = figures.until(entry, history)
     drawn = {
         "used": figures.used(entry, entry.plan) if entry.plan else None,
-        "validations": charts.validations(entry.training.validations)
-        if entry.training and len(entry.training.validations) > 1
-        else None,
         "drift": figures.drift(entry.report.drift) if entry.report and entry.report.drift else None,
         "slow_drift": charts.slow_drift(entry.report.trends[:SHOWN_TRENDS])
         if entry.report and entry.report.trends
