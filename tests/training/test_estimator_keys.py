@@ -45,7 +45,7 @@ def test_what_is_of_networks_is_refused(changed: dict[str, Any], sentence: str) 
         expect_applicable(given(**changed))
 
 
-@pytest.mark.parametrize("what", ["weights", "lengths"])
+@pytest.mark.parametrize("what", ["weights", "lengths", "groups"])
 def test_samples_that_are_to_be_drawn_are_refused(what: str) -> None:
     class Samples(list[int]):
         """As many samples as numbers."""
@@ -53,5 +53,6 @@ def test_samples_that_are_to_be_drawn_are_refused(what: str) -> None:
     samples = Samples([1, 2, 3])
     expect_all_samples(None, samples)
     setattr(samples, what, [1, 2, 3])
-    with pytest.raises(ParamsError, match=f"has {what}, by which samples are drawn, and an"):
+    with pytest.raises(ParamsError, match=f"has {what}, by which samples are drawn, and an") as refused:
         expect_all_samples(None, samples)
+    assert ("class_weight" in str(refused.value)) == (what == "weights")

@@ -375,6 +375,13 @@ def test_what_no_order_can_follow_is_refused():
         SampleOrder(seed=0, num_samples=3, by_tokens=True)
 
 
+def test_groups_that_are_larger_than_a_batch_on_average_are_named():
+    ten = Sampling(groups=np.repeat(np.arange(4), [30, 1, 1, 8]))
+    told = "groups have 10 samples on average, more than a batch (9), .* set train.batch_size to 10 or"
+    assert re.match(told.replace("(9)", r"\(9\)"), ten.too_large(9))
+    assert ten.too_large(10) == Sampling().too_large(1) == ""
+
+
 @pytest.mark.parametrize("by_tokens", [False, True])
 @pytest.mark.parametrize("num_samples", [1, 10, 63, 64, 65, 100])
 def test_fewer_samples_than_a_batch_have_an_order_in_every_epoch(num_samples, by_tokens):
@@ -429,7 +436,11 @@ class Stream(torch.utils.data.IterableDataset[int]):
         return 3
 
 
-@pytest.mark.parametrize("dataset", [Stream(), iter([1, 2, 3])])
+@pytest.mark.parametrize(
+    "dataset",
+    [Stream(), iter([1, 2, 3]), torch.utils.data.DataLoader([1, 2, 3])],
+    ids=["stream", "iterator", "loader"],
+)
 def test_a_data_set_that_can_only_be_iterated_over_is_refused(dataset):
     with pytest.raises(ParamsError, match=r"A has a data set, .*, whose samples come in an order of its own"):
         expect_by_number(dataset, of="A")

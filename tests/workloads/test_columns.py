@@ -75,11 +75,22 @@ def test_rows_of_one_value_are_a_group_and_a_row_without_one_is_alone() -> None:
     groups = made[GROUP].tolist()
     assert groups[0] == groups[2] != groups[1] == groups[5]
     assert len(set(groups)) == 4
+    next_day = past_of(Grouped(), DAY + timedelta(days=1), [])
+    later = samples_of(Grouped(), rows, Grouped().fit(ibis.memtable(rows)), next_day)[GROUP].tolist()
+    assert set(groups) & set(later) == {groups[0], groups[1]}
     wrong = type("Wrong", (Tickets,), {"group": "teem"})()
     with pytest.raises(
         ParamsError, match=r"the group of Wrong is 'teem', which is not among the columns .* a"
     ):
         samples_of(wrong, rows, wrong.fit(ibis.memtable(rows)), past_of(wrong, DAY, []))
+
+
+@pytest.mark.parametrize("other", [["open", "closed"], lambda self: "open"])
+def test_a_group_that_is_no_name_is_the_teams_own(other: object) -> None:
+    workload = type("Own", (Tickets,), {"group": other})()
+    rows = tickets(["open"] * 6)
+    made = samples_of(workload, rows, workload.fit(ibis.memtable(rows)), past_of(workload, DAY, []))
+    assert GROUP not in made
 
 
 @pytest.mark.parametrize("label", [NUMBERS, MISSING, CATEGORIES])

@@ -162,14 +162,16 @@ def samples_of(
     return (
         arrays
         | labels_of(table, rows, unknown=unknown)
-        | ({UNIT: _numbers(rows[table.unit])} if table.unit else {})
-        | ({GROUP: _numbers(rows[group])} if (group := _group(workload)) else {})
+        | ({UNIT: _numbers(rows[table.unit], past.day)} if table.unit else {})
+        | ({GROUP: _numbers(rows[group], past.day)} if (group := _group(workload)) else {})
     )
 
 
 def _group(workload: Any) -> str:
     """Returns the column of groups; "" for none. Raises ParamsError where the table has no such column."""
-    group: str = getattr(workload, "group", "")
+    group = getattr(workload, "group", "")
+    if not isinstance(group, str):  # which a class may mean otherwise
+        return ""
     if group and group not in workload.table.columns:
         raise ParamsError(
             f"the group of {type(workload).__name__} is {group!r}, which is not among the columns of its "
@@ -258,8 +260,11 @@ def _head(code: str) -> int:
     return int.from_bytes(hashlib.md5(code.encode(), usedforsecurity=False).digest()[:8]) >> 1
 
 
-def _numbers(values: "pa.ChunkedArray") -> "np.ndarray[Any, Any]":
-    """Returns a number for each value, the same on every day: the head of its md5; null: its own number."""
+def _numbers(values: "pa.ChunkedArray", day: date) -> "np.ndarray[Any, Any]":
+    """Returns a number for each value of a day's rows, the same on every day: the head of its md5.
+
+    A null has a number of its own among all days, below 0.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -267,4 +272,5 @@ def _numbers(values: "pa.ChunkedArray") -> "np.ndarray[Any, Any]":
     heads = [_head(code) for code in codes.dictionary.to_pylist()]
     index = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     numbers = np.array([*heads, -1], dtype=np.int64)[index]
-    return np.where(index >= 0, numbers, -1 - np.arange(len(index), dtype=np.int64))
+    alone = -1 - (day.toordinal() << 40) - np.arange(len(index), dtype=np.int64)
+    return np.where(index >= 0, numbers, alone)

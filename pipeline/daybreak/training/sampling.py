@@ -15,6 +15,7 @@ where a group does, nearest to where it would end without them, so that batches 
 average; an epoch ends with a batch.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -72,12 +73,24 @@ class Sampling:
                 )
         return cls(block=getattr(dataset, "block", 1), weights=weights, lengths=lengths, groups=groups)
 
+    def too_large(self, batch_size: int) -> str:
+        """Returns what to do where batches of whole groups have more samples than they should; "" else."""
+        mean = 0.0 if self.groups is None else len(self.groups) / max(1, len(np.unique(self.groups)))
+        if mean <= batch_size:
+            return ""
+        return (
+            f"groups have {mean:,.4g} samples on average, more than a batch ({batch_size:,}), so that "
+            f"batches are larger and updates fewer than planned; set train.batch_size to {math.ceil(mean)} "
+            f"or more, with a train.rate for it"
+        )
+
 
 def expect_by_number(dataset: Any, *, of: str) -> None:
     """Raises ParamsError for the data set of a class whose samples cannot be asked for by their number."""
     from torch.utils.data import IterableDataset
 
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+    by_number = any(hasattr(dataset, name) for name in ("__getitem__", "__getitems__"))
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not by_number:
         raise ParamsError(
             f"{of} has a data set, {type(dataset).__name__}, whose samples come in an order of its own, so "
             f"that a run could not go on after a kill with those that are left; give it __len__ and "
@@ -144,7 +157,8 @@ class SampleOrder:
                 "sample; give it that, or set train.batch_by to samples"
             )
         self._tokens = 0 if self._lengths is None else int(batch_size * self._lengths.mean())
-        self._window = lru_cache(CACHED)(self._made)
+        # With groups a window is a whole epoch, and no more than two of them are in use.
+        self._window = lru_cache(2 if self._groups else CACHED)(self._made)
 
     @property
     def of_data(self) -> bool:

@@ -133,12 +133,15 @@ def _train(folder: Path, recipe: Recipe) -> Trained:
     }
     if hasattr(workload, "know_run"):
         workload.know_run(**run)
+    sampling = Sampling.of(dataset)
+    if not engine.rank and (fault := sampling.too_large(recipe.batch_size)):
+        log.warning("%s", fault)
     trainer = Trainer(
         engine,
         recipe,
         folder=folder / "checkpoints",
         epoch_samples=epoch_samples,
-        sampling=Sampling.of(dataset),
+        sampling=sampling,
         parameters=parameters_of(engine),
         told_to_stop=supervision.told_to_stop,
         report=partial(supervision.report, engine),

@@ -89,7 +89,8 @@ class TableWorkload:
         weights: Any = getattr(self, "weights", None)
         if split != "serve" and callable(weights):  # and no tensor of that name, which its loss may have
             samples.weights = weights(samples.column)
-        if split != "serve" and self.group:
+        group: Any = self.group  # a class may mean something else by it
+        if split != "serve" and group and isinstance(group, str):
             samples.groups = samples.column(GROUP)
         return samples
 

@@ -201,6 +201,11 @@ FAULTS = {
         'model(batch).sigmoid() * batch["is_fraud"]}',
         r"Fraud\.predict needs the label 'is_fraud', which nobody knows by then; predict from features alone",
     ),
+    "a prediction that needs the unit": (
+        "model(batch).sigmoid()}",
+        'model(batch).sigmoid() * (batch["(unit)"] != 0)}',
+        r"Fraud\.predict reads the number of the unit \(batch\['\(unit\)'\]\), which rows that are served",
+    ),
     "a model without parameters": (
         "return Network(state)",
         "return nn.Identity()",
@@ -489,6 +494,17 @@ def test_what_only_a_validated_run_calls_is_tried(
     params.write_text(params.read_text() + "train: {validation: 0.1}\n")
     with pytest.raises(ParamsError, match=sentence):
         in_process()
+
+
+def test_rows_without_a_group_or_a_unit_are_no_fault_of_features(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit(home, "    looks_back = days(7)\n", '    looks_back = days(7)\n    group = "shop"\n')
+    source = home / "payments.py"
+    assert "< 0.002" in source.read_text()
+    source.write_text(source.read_text().replace("< 0.002", "< 0.5"))
+    in_process()
+    assert "features gives another" not in capfd.readouterr().out
 
 
 def test_features_of_the_day_and_a_constant_prediction_are_noted(

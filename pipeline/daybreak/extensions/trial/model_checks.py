@@ -20,6 +20,8 @@ from daybreak.contract.record_parts import Tuning
 from daybreak.contract.table import Table
 from daybreak.contract.workload import (
     ARRAYS,
+    GROUP,
+    UNIT,
     State,
     TrainingProgress,
     asks_progress,
@@ -133,16 +135,19 @@ class ModelChecks:
             np.random.default_rng(0).shuffle(self._chosen)  # so that labels differ in each half
             batch = batch_of(samples, self._chosen)
             train = self._params.train
+            if has_estimator(self.workload):
+                expect_all_samples(self.workload, samples)
+            sampling = Sampling.of(samples)
+            if fault := sampling.too_large(train.batch_size):
+                raise ParamsError(fault)
             SampleOrder(
                 seed=train.seed,
                 num_samples=len(samples),
-                sampling=Sampling.of(samples),
+                sampling=sampling,
                 batch_size=train.batch_size,
                 by_tokens=train.batch_by == "tokens",
                 grows=train.batch_growth != "none",
             )
-        if has_estimator(self.workload):
-            expect_all_samples(self.workload, samples)
         self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
         return samples, batch
 
@@ -282,7 +287,7 @@ class ModelChecks:
             self._check_predicted(trial, batch, predicted)
             self._say("predict", shapes(predicted))
         size, metrics = _size(batch), declared(self.workload)
-        if not metrics or (self._params.train.validation and isinstance(trial, TrialModel)):
+        if not metrics or self._params.train.validation:
             with self._method("score"), torch.inference_mode():
                 scores = validation_score(trial.workload, trial.model, batch)
             check_shape("score", scores, size, self.workload)
@@ -347,13 +352,23 @@ class ModelChecks:
             )
 
     def _predicted(self, workload: Any, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        labels = self.table.labels
-        seen = {name: values for name, values in batch.items() if name not in labels} if labels else batch
+        labels, numbers = self.table.labels, {UNIT: "unit", GROUP: "group"}
+        hidden = {*labels, *numbers}
+        seen = batch
+        if labels or isinstance(batch, Mapping):
+            seen = {name: values for name, values in batch.items() if name not in hidden}
         with torch.inference_mode():
             try:
                 return predictions(workload, model, seen, size=_size(batch))
             except KeyError as error:
                 name = error.args[0] if error.args else None
+                if name in numbers and name in batch:
+                    raise self._wrong(
+                        "predict",
+                        f"reads the number of the {numbers[name]} (batch[{name!r}]), which rows that are "
+                        f"served do not have",
+                        "predict from features alone",
+                    ) from None
                 if name not in labels:
                     raise self._fails("predict", error) from error
                 raise self._wrong(

@@ -25,7 +25,7 @@ from daybreak.contract import records
 from daybreak.contract.days import newest_over
 from daybreak.contract.errors import DataError, ParamsError, PipelineError
 from daybreak.contract.table import Table
-from daybreak.contract.workload import ARRAYS, State, predicts_nothing, write_state
+from daybreak.contract.workload import ARRAYS, GROUP, UNIT, State, predicts_nothing, write_state
 from daybreak.data import casts, drift, prepare, source, suite
 from daybreak.data.bad_cells import without_texts
 from daybreak.data.corrections import corrects, sample_rows
@@ -321,11 +321,15 @@ def _failing_days(rules: Sequence[suite.Rule], figures: Mapping[str, float]) -> 
 
 
 def _different(some: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
-    """Returns the names of arrays that differ by more than rounding."""
+    """Returns the names of arrays that differ by more than rounding, among those of features.
+
+    The number of a row without a unit or a group says where it is among the rows of its day.
+    """
     return [
         name
         for name, values in others.items()
-        if name not in some or not close(torch.from_numpy(some[name]), torch.from_numpy(values.copy()))
+        if name not in (UNIT, GROUP)
+        and (name not in some or not close(torch.from_numpy(some[name]), torch.from_numpy(values.copy())))
     ]
 
 
