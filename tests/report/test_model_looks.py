@@ -75,6 +75,10 @@ def test_a_night_that_is_made_up_for_later_stands_at_its_own_day() -> None:
     assert [one.day for one in points] == [START_DAY + timedelta(days=number) for number in (3, 4, 5)]
     assert missed.evaluation
     assert points[-1].mean == missed.evaluation.by_slice["score"][""][0]
+    tonight = whole(11, START_DAY + timedelta(days=10))
+    tonight = replace(tonight, night=replace(tonight.night, started_at=late + timedelta(days=1)))
+    effects, _ = model_nights.effects(tonight, [missed, *nights], most=3)
+    assert [one.day for one in effects] == [START_DAY + timedelta(days=number) for number in (8, 9, 10)]
 
 
 def test_another_night_of_the_same_day_is_not_shown_as_tonight() -> None:
