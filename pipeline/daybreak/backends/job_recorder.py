@@ -5,7 +5,7 @@ While the place does not answer, the journal gives the last known state, so that
 
 import logging
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from daybreak.backends import staging, submission_journal
 from daybreak.backends.faults import CANCELLED, KILLED, OVERTIME, fault_sentence
@@ -68,10 +68,10 @@ class JobRecorder:
         if rented and alive:
             state: JobState = "running" if rented.state == "running" else "queued"
             waits = " ".join(rented.said.split())[:300] if state == "queued" else ""
-            self.journal.change(submission.name, state=state, waits=waits, **rented.times)
+            self.journal.change(submission.name, state=state, waits=waits, **_times(rented, submission))
             return state
         ended = self.place.explained(rented, submission, self.journal.folder)
-        times = {"ended_at": clock.utc().isoformat(), **ended.times}
+        times = {"ended_at": clock.utc().isoformat(), **_times(ended, submission)}
         if ended.state == "succeeded":
             self.journal.change(submission.name, state="succeeded", **times)
             return "succeeded"
@@ -155,6 +155,17 @@ class JobRecorder:
     def is_others(self, submission: Submission) -> bool:
         """Returns whether the home that this one was copied from asked for the job."""
         return bool(submission.home) and submission.home != self.place.home_token
+
+
+def _times(rented: Rented, submission: Submission) -> dict[str, str]:
+    """Returns the times of a job, none of which moves forward where machines are lost and come again.
+
+    What the machines cost until then is owed all the same.
+    """
+    times = rented.times
+    for name in {"there_at", "started_at"} & times.keys():
+        times[name] = min(filter(None, (getattr(submission, name), times[name])), key=datetime.fromisoformat)
+    return times
 
 
 def _is_after_its_time(ended: Rented, submission: Submission) -> bool:
