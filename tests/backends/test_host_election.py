@@ -4,13 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from daybreak.backends import host_election
+from daybreak.backends import host_election, node
 from daybreak.backends.host_election import HostElection, Term
+from daybreak.backends.torchrun import NodeRank
 from daybreak.storage.bucket import BucketFolder
 from tests.backends.rented import wait
 
@@ -82,6 +84,48 @@ def test_a_host_that_resigns_is_replaced_at_once(tmp_path: Path, monkeypatch: py
     assert second.is_host
 
 
+def test_a_machine_that_is_told_to_end_while_it_takes_a_term_leaves_the_job_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = BucketFolder.create
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def told_to_end(folder: BucketFolder, *words: str) -> None:
+        create(folder, *words)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    task = node.Task(module="tests.backends.members", arguments=(), num_workers=1, until=time.time() + 60)
+    place = NodeRank(num_nodes=2, rank=0, host="127.0.0.1", master="", min_nodes=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(BucketFolder, "create", told_to_end)
+        try:
+            assert node.run(task, place=place, election=make(tmp_path)) == node.TERMINATED
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    other = make(tmp_path)
+    term = other.seek(stopped=never)
+    assert term
+    assert term.status is None
+    assert other.is_host
+
+
+def test_a_machine_that_may_not_take_the_last_term_ends_when_it_is_told_to(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make(tmp_path)
+    first.seek(stopped=never)
+    tries: list[object] = []
+
+    def refuses(*words: object) -> None:
+        tries.append(words)
+        raise PermissionError("403")
+
+    monkeypatch.setattr(BucketFolder, "create", refuses)
+    assert not first.succeed(stopped=lambda: len(tries) == 3)
+    assert len(tries) == 3
+
+
 def test_nobody_is_silent_while_the_folder_does_not_answer(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +149,7 @@ def test_the_end_of_a_job_is_the_end_for_all(tmp_path: Path, quick: None) -> Non
     first.seek(stopped=never)
     second.seek(stopped=never)
     second.end(1)  # which only the host may say
-    assert first.succeed()
+    assert first.succeed(stopped=never)
     first.end(0)
     assert second.seek(stopped=never) == Term(status=0)
 

@@ -103,20 +103,22 @@ class HostElection:
             left.set()
             thread.join()
 
-    def succeed(self) -> bool:
+    def succeed(self, *, stopped: Callable[[], object]) -> bool:
         """Leaves the term, as the workers have succeeded; returns whether this machine is to send the result.
 
-        It then has the next term, which has no store.
+        It then has the next term, which has no store. Where this machine is told to stop before it could take
+        that, as the folder refuses it, it is not to send.
         """
         self._left = self._number
         own = Term(machine=self._machine)
-        while self.has_result() and self._term.address:
+        while not stopped() and self.has_result() and self._term.address:
             self._take(own)
             self._look()
         return self._term == own
 
     def resign(self) -> None:
         """Leaves the term; where it is this machine's, the others may elect at once."""
+        self._look()  # this machine may have taken the newest term and not have seen it yet
         self._left = self._number
         if self.is_host:
             self._say(GONE)

@@ -78,11 +78,12 @@ def _run_among_others(task: Task, runs: "_Runs", *, place: NodeRank, election: H
             election.resign()
             return status
         if status == 0:
-            if election.succeed():
+            if election.succeed(stopped=runs.is_over):
                 return 0
         elif election.is_host and not is_over():
             return status
         time.sleep(REJOIN_S)
+    election.resign()
     return TERMINATED
 
 
