@@ -41,9 +41,20 @@ def test_a_line_that_cannot_be_followed_is_refused_with_what_to_write(line: str,
 
 def test_opposite_triggers_need_a_distance_between_their_limits() -> None:
     up, down = "device_use > {} for 5 min: step up", "device_use < {} for 5 min: step down"
-    with pytest.raises(ParamsError, match="hold at once; leave a distance between their limits"):
-        checked(up.format(0.4), down.format(0.5))
+    for above, below in ((0.4, 0.5), (0.5, 0.5)):
+        with pytest.raises(ParamsError, match="opposite things; leave a distance between their limits"):
+            checked(up.format(above), down.format(below))
     assert checked(up.format(0.9), down.format(0.3))
+
+
+def test_opposite_triggers_are_on_opposite_sides_and_others_may_hold_at_once() -> None:
+    up = "device_use > 0.9 for 5 min: step up"
+    with pytest.raises(ParamsError, match="opposite things on the same side of a limit; turn one of them"):
+        checked(up, "device_use > 0.5 for 10 min: step down")
+    larger = "device_use < 0.95 for 5 min: larger batch"
+    assert checked(up, larger, "device_use > 0.8 for 10 min: step up", batch_growth="goodput")
+    with pytest.raises(ParamsError, match="opposite things; leave a distance"):
+        checked(larger, up, "device_use > 0.9 for 5 min: smaller batch", batch_growth="goodput")
 
 
 def test_another_batch_needs_sizes_to_choose_among() -> None:

@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, cast, get_args
 
 Action = Literal["step up", "step down", "larger batch", "smaller batch"]
+OPPOSITES = ({"step up", "step down"}, {"larger batch", "smaller batch"})
 MEASURED = ("device_use", "memory_use", "queue_length")  # signals of a heartbeat; others are functions
 MOST_MINUTES = 20.0  # of heartbeats are kept at hand
 FORM = re.compile(
@@ -71,13 +73,15 @@ def parse(text: str) -> Trigger:
 def opposed(triggers: tuple[Trigger, ...]) -> str:
     """Returns why two triggers would undo each other for ever; "" where none do.
 
-    Two of the same figure that ask for opposite things need a distance between their limits.
+    Two of the same figure that ask for opposite things need opposite sides, and a distance between them.
     """
-    for first in triggers:
-        for other in triggers:
-            if first.signal != other.signal or first.is_upper == other.is_upper or not first.is_upper:
-                continue
-            if first.action != other.action and first.limit <= other.limit:
-                both = f"{first.text!r} and {other.text!r}"
-                return f"{both} hold at once; leave a distance between their limits"
+    for one, other in combinations(triggers, 2):
+        if one.signal != other.signal or {one.action, other.action} not in OPPOSITES:
+            continue
+        both = f"{one.text!r} and {other.text!r}"
+        if one.is_upper == other.is_upper:
+            return f"{both} ask for opposite things on the same side of a limit; turn one of them round"
+        upper, lower = (one, other) if one.is_upper else (other, one)
+        if upper.limit <= lower.limit:
+            return f"{both} ask for opposite things; leave a distance between their limits"
     return ""
