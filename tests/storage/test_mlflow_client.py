@@ -15,6 +15,7 @@ import requests
 from daybreak.contract.errors import JobError
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
+from tests.bad_disks import read_only
 from tests.loopback import Quiet, make_certificate, served
 
 MAKE = [
@@ -38,6 +39,24 @@ def test_a_store_whose_making_was_killed_is_made_anew(tmp_path: Path) -> None:
     assert not store.exists()
     again = subprocess.run(MAKE, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True)
     assert again.stdout == f"sqlite:///{store} answers\n"
+
+
+@pytest.mark.slow
+def test_a_store_that_may_not_be_written_to_is_found_and_one_on_a_read_only_disk_is_read(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "mlflow.db"
+    store.touch(mode=0o444)
+    # Without capabilities root, too, may only do what the mode of a file says.
+    words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    code = f"from daybreak.storage import mlflow_client; mlflow_client._expect_to_open('sqlite:///{store}')"
+    words += [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    refused = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert f"JobError: user {os.geteuid()} may not write {store}, " in refused.stderr
+    store.chmod(0o644)
+    with read_only(tmp_path):
+        mlflow_client._expect_to_open(f"sqlite:///{store}")
 
 
 def test_a_store_behind_a_server_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

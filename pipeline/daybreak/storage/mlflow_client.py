@@ -16,6 +16,7 @@ registry in the place of a lost one would hide that the versions are gone.
 
 import configparser
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from daybreak.contract import params
-from daybreak.contract.errors import JobError, without_password
+from daybreak.contract.errors import JobError, sentence, without_password
 from daybreak.contract.sections import RegisterParams
 from daybreak.storage import address, checkout
 from daybreak.storage.home import Home
@@ -375,9 +376,19 @@ def _file(uri: str) -> Path | None:
 def _expect_to_open(uri: str) -> None:
     """Raises OSError if the file cannot be opened, which MLflow would only report after two minutes.
 
-    To be read is enough: a router writes nothing there, and may not where the home is mounted read-only.
+    Raises JobError, as no retry helps, where this user may not write to it. On a disk that is mounted
+    read-only, to be read is enough: a router writes nothing there.
     """
-    if path := _file(uri):
+    path = _file(uri)
+    if path is None:
+        return
+    try:
+        path.open("r+b").close()
+    except PermissionError as error:
+        raise JobError(sentence(error)) from error
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
         path.open("rb").close()
 
 
