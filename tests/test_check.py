@@ -369,6 +369,16 @@ def test_a_key_that_an_estimator_does_not_have_is_found_before_the_night(tmp_pat
     assert finding.text.startswith("train.rate is for networks, and tests.test_check:Estimating is an")
 
 
+def test_a_function_of_a_trigger_that_is_not_there_is_found_before_the_night(tmp_path, monkeypatch):
+    line = "tests.jobs.test_triggers:no_such > 1 for 5 min: step up"
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
+    named = PARAMS.format(machines="local")
+    (tmp_path / "params.yaml").write_text(named.replace("plan: {", f'plan: {{triggers: ["{line}"], '))
+    (found,) = [each for each in findings(Home.here()) if each.what == "plan.triggers"]
+    assert not found.ok
+    assert found.text.startswith("tests.jobs.test_triggers:no_such of plan.triggers cannot be imported: ")
+
+
 class Calibrated(Nothing):
     """A class that calibrates chances."""
 

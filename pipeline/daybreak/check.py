@@ -17,7 +17,7 @@ from pathlib import Path
 from daybreak import hooks
 from daybreak.backends import staging
 from daybreak.batch_inference import destinations, predict
-from daybreak.contract import disk, environment, extras
+from daybreak.contract import disk, environment, extras, trigger_lines
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError, ReleaseError, without_password
 from daybreak.contract.formats import counted, one_line, size
@@ -34,6 +34,7 @@ from daybreak.contract.workload import (
 )
 from daybreak.data import suite
 from daybreak.evaluation import live_judge
+from daybreak.jobs import triggers
 from daybreak.night import opening
 from daybreak.registry import aliases, confined
 from daybreak.rollout import lost_ledger
@@ -104,6 +105,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield from _class_keys(loaded)
     if loaded.train.schedule == "own":
         yield _schedule(loaded)
+    yield from _triggers(loaded)
     yield _code(home.folder, loaded)
     with contextlib.suppress(PipelineError):  # already reported
         yield from _with_extra("backend", _backend(home.folder, loaded, loaded.backend.make(home)))
@@ -423,6 +425,12 @@ def _class_keys(loaded: Params) -> Iterator[Finding]:
             expect_batches_alike(loaded.train.batch_by, workload)
         except PipelineError as error:
             yield Finding(what="batches", ok=False, text=str(error))
+
+
+def _triggers(loaded: Params) -> Iterator[Finding]:
+    """Yields which functions of the team's triggers are not there, which else a job says at each look."""
+    for text in triggers.faults(tuple(map(trigger_lines.parse, loaded.plan.triggers))):
+        yield Finding(what="plan.triggers", ok=False, text=text)
 
 
 def _schedule(loaded: Params) -> Finding:
