@@ -18,7 +18,8 @@ What a team's triggers ask for (triggers.py) comes before these two, `MOST_TRIGG
                       trigger says: by default nothing for a step down, and what the budget leaves for a step
                       up. The new placement has to be in time, too. Nothing but a trigger, or what is forced,
                       moves the job from there.
-    triggered batch   to the next size of the plan, larger or smaller, for the rest of the run
+    triggered batch   to the next size of the plan, larger or smaller, for the rest of the run, unless the
+                      slower of the two makes the rest late, or dearer than the trigger says
 
 No job moves more than `MOST_MOVES` times like this, and it returns to a placement that it has left only to
 undo, or where that is spot. The rate on a placement is the measured one where the job has run there, else the
@@ -69,17 +70,10 @@ def triggered(job: ObservedJob) -> FallbackChoice | None:
 
 def _followed(job: ObservedJob, fired: Fired) -> FallbackChoice | None:
     trigger = fired.trigger
-    if trigger.action in ("larger batch", "smaller batch"):
-        size, is_larger = job.batch_size, trigger.action == "larger batch"
-        sizes = [each.batch_size for each in job.placement.sizes]
-        beyond = [each for each in sizes if (each > size if is_larger else each < size)]
-        if not beyond:
-            return None
-        best = min(beyond) if is_larger else max(beyond)
-        why = f"batches of {best} in place of {size}, as {fired.why}"
-        return FallbackChoice(placement=job.placement, name="triggered batch", reason=why, batch_size=best)
     if not _is_known(job):
         return None
+    if trigger.action in ("larger batch", "smaller batch"):
+        return _other_batch(job, fired)
     is_up = trigger.action == "step up"
     most_usd = trigger.most_usd if trigger.most_usd is not None else inf if is_up else 0.0
     here_usd = _rest_usd(job, job.placement)
@@ -96,6 +90,34 @@ def _followed(job: ObservedJob, fired: Fired) -> FallbackChoice | None:
         return None
     best_of = min(allowed, key=lambda placement: (_rest_usd(job, placement), _rest_s(job, placement)))
     return _moved(job, best_of, "triggered move", fired.why)
+
+
+def _other_batch(job: ObservedJob, fired: Fired) -> FallbackChoice | None:
+    """Returns the next size; None where there is none, or where the rest would be late or too dear."""
+    size, is_larger = job.batch_size, fired.trigger.action == "larger batch"
+    times = {each.batch_size: each.update_s / each.batch_size for each in job.placement.sizes}
+    beyond = [each for each in times if (each > size if is_larger else each < size)]
+    if job.rate is None or size not in times or not beyond:
+        return None
+    best = min(beyond) if is_larger else max(beyond)
+    if best == job.asked_size:  # asked for before: the trainer has not taken it up yet, or has undone it
+        return None
+    rate = replace(job.rate, samples_per_s=job.rate.samples_per_s * times[size] / times[best])
+    there = replace(job, batch_size=best, rate=rate)
+    rest_usd, more_s = (
+        _rest_usd(there, job.placement),
+        _rest_s(there, job.placement) - _rest_s(job, job.placement),
+    )
+    usd = more_s * usd_per_hour(job.placement) / HOUR_S
+    most_usd = fired.trigger.most_usd
+    if most_usd is not None and usd > most_usd:
+        return None
+    if more_s > 0 and (rest_usd > job.left_usd or not _in_time(there, job.placement)):
+        return None
+    why = f"batches of {best} in place of {size}, as {fired.why}"
+    return FallbackChoice(
+        placement=job.placement, name="triggered batch", usd=usd, reason=why, batch_size=best
+    )
 
 
 def _is_above(job: ObservedJob, placement: Placement) -> bool:

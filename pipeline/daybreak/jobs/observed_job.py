@@ -62,6 +62,7 @@ class ObservedJob:
     fired: Sequence[Fired] = ()  # triggers that hold
     num_triggered: int = 0  # changes by triggers
     is_triggered: bool = False  # a trigger led to its machines
+    asked_size: int = 0  # of the batch, by the newest trigger; the trainer may not have taken it up
 
     @property
     def num_samples(self) -> int:
@@ -85,6 +86,7 @@ def observe(
     left_usd: float,
     to_save: bool = False,
     triggers: Sequence[Trigger] = (),
+    asked_size: int = 0,
 ) -> ObservedJob:
     """Returns what is known of a job.
 
@@ -100,6 +102,7 @@ def observe(
         left_usd: of the budget of the night.
         to_save: whether the plan was to be cheap, and the job moves to cheaper machines where it is ahead.
         triggers: of the team, by what is measured.
+        asked_size: the batch size that a trigger asked for last; 0: none did.
     """
     last, here = attempts.last, attempts.on_this_placement
     standing, began = _standing(attempts, state, now)
@@ -141,6 +144,7 @@ def observe(
         loss_rose=before is not None and heartbeats.loss_rose(since=before.since, at=stays[-1].since),
         fired=fired(triggers, heartbeats, since=max([here[0].at, *triggered]), now=now) if here else (),
         num_triggered=len(triggered),
+        asked_size=asked_size,
         is_triggered=bool(changes) and changes[-1] == "triggered move",
     )
 

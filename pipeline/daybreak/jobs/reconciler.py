@@ -35,7 +35,7 @@ from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import worker_errors
 from daybreak.training.recipe import BATCH, MOVING, Recipe, Result
-from daybreak.training.supervision import ended_early_by
+from daybreak.training.supervision import asked_batch_size, ended_early_by
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +145,8 @@ class Reconciler:
             self.attempts.change(leaving=True, to=choice.placement, taken=self._taken(now, choice))
             self._cancel(now)
         if choice.batch_size and (taken := self._taken(now, choice)):
+            self.attempts.take(taken, once=False)
             records.replace_text(self.folder / BATCH, json.dumps({"batch_size": choice.batch_size}) + "\n")
-            self.attempts.take(taken)
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
         total, ahead = observed.num_samples, forecast(observed, observed.placement)
@@ -242,6 +242,7 @@ class Reconciler:
             left_usd=self.budget.left_usd,
             to_save=self.to_save,
             triggers=self.triggers,
+            asked_size=asked_batch_size(self.folder),
         )
 
     def _hang(self, now: float) -> str:

@@ -106,9 +106,9 @@ class JobAttempts:
         """Returns whether a fallback of that name was taken."""
         return any(each.name == name for each in self.taken)
 
-    def take(self, taken: Taken) -> None:
-        """Records a fallback that keeps the machines; only the first of each name counts."""
-        if not self.has_taken(taken.name):
+    def take(self, taken: Taken, *, once: bool = True) -> None:
+        """Records a fallback that keeps the machines; with `once`, only the first of its name counts."""
+        if not (once and self.has_taken(taken.name)):
             kept = {"attempt": len(self.all), "taken": json.loads(records.dumps(taken))}
             self._fallbacks.write([*self._fallbacks.read(), kept])
 

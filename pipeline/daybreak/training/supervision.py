@@ -47,7 +47,7 @@ class Supervision:
         self._termination = Termination()
         self._limit = _Limit(folder)
         self._device_use = _DeviceUse()
-        self._batch_size = _batch_size(folder)
+        self._batch_size = asked_batch_size(folder)
 
     def begin(self, *, update: Callable[[], int]) -> None:
         """Holds SIGTERM back and watches for hangs from now on; an error is recorded with its update."""
@@ -84,7 +84,7 @@ class Supervision:
         from daybreak.training.devices import memory_use
 
         self._limit.poll()
-        self._batch_size = _batch_size(self._folder)
+        self._batch_size = asked_batch_size(self._folder)
         use = self._device_use.since_last(progress.time.timestamp(), waited_s=engine.waited_s)
         heartbeat = replace(
             progress,
@@ -111,7 +111,8 @@ class _Limit:
             self.time = json.loads(self._path.read_text())["time"]
 
 
-def _batch_size(folder: Path) -> int:
+def asked_batch_size(folder: Path) -> int:
+    """Returns the batch size that a trigger asked for last; 0 where none did."""
     try:
         return int(json.loads((folder / BATCH).read_text())["batch_size"])
     except FileNotFoundError:
