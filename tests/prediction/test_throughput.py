@@ -102,6 +102,20 @@ def test_a_kind_of_machine_learns_from_another_with_the_same_device():
     assert narrow[0] < wide[0]
 
 
+def test_what_a_profile_of_another_device_errs_by_is_learned_from_its_kin():
+    doubt = tuple(0.8 if number == FIXED else 0.0 for number in range(10))
+    ran, kin = (replace(HERE, name=name, profiled=False, errors=doubt) for name in ("ran", "kin"))
+    known = [replace(each, step_s=2.2 * each.step_s) for each in steps(*EVERYWHERE)]
+    model = StepTime(known, machine_of=[0] * len(known), machines=[ran], priors=PRIORS)
+    at = [StepSetting(workers=(1,), micro_batch_size=16)]
+    told, own = model.forecast(at, kin), model.forecast(at, ran)
+    assert (told.log_s - told.before_log_s)[0] > 0.4 * (own.log_s - own.before_log_s)[0]
+    assert told.spread[0] < 0.9 * told.before_spread[0]
+    assert own.before_spread[0] == pytest.approx(told.before_spread[0], rel=0.02)  # no surer before it ran
+    surer = tuple(replace(each, errors=(0.0,) * 10) for each in (kin, ran))
+    assert model.forecast(at, surer[0]).before_spread[0] < told.before_spread[0]
+
+
 def test_a_size_whose_kernels_are_slow_says_little_of_the_others():
     slow = (0.036, 0.0018)
     odd = [

@@ -209,13 +209,18 @@ class StepTime:
         return covariance
 
     def _squares_by(self, one: MachineKind, other: MachineKind) -> Array:
-        """Returns the covariance of the constants before they are mixed, each with the same of the other."""
+        """Returns the covariance of the constants before they are mixed, each with the same of the other.
+
+        What a roofline errs by from the device that was profiled is half the device's, so that a machine
+        learns of it from another one with that device, and half the machine's own.
+        """
         p = self._priors.constants
         squares: Array = np.square(p.laboratory) + np.square(p.job)
         if one.device == other.device and not (one.profiled or other.profiled):
-            squares = squares + np.square(p.device)
+            squares = squares + np.square(p.device) + np.multiply(one.errors, other.errors) / 2
         if one == other:
-            squares = squares + np.square(p.profiled if one.profiled else p.machine) + np.square(one.errors)
+            own = np.square(one.errors) / (1 if one.profiled else 2)
+            squares = squares + np.square(p.profiled if one.profiled else p.machine) + own
         return squares
 
     def _residual(self, near: "_Nearness", f: Array, g: Array) -> Array:
