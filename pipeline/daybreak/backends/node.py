@@ -65,7 +65,7 @@ def run(
 
 
 def _run_among_others(task: Task, runs: "_Runs", *, place: NodeRank, election: HostElection) -> int:
-    """Runs the module as long as the job goes on, whoever is the host of its rendezvous."""
+    """Runs the module until the job ends, and again under each newly elected host."""
     status = TERMINATED
     while term := election.seek(stopped=runs.is_over):
         if term.status is not None:

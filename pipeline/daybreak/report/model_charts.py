@@ -1,4 +1,4 @@
-"""Draws a model to look at: how it learned, how reliable its chances are, and how it did over the nights."""
+"""Draws a model's learning curve, the reliability of its chances, and its metrics over the nights."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, nan

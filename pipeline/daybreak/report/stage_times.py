@@ -1,4 +1,4 @@
-"""Tells how long the stages of a night took, what of that they waited, and why one took longer than planned.
+"""Tells how long each stage of a night worked and waited, and why a stage took longer than planned.
 
 Training is held against the 90 % interval of the plan, evaluation and refit against what the plan keeps for
 them. No plan says how long the other stages take; these are held against the median of earlier nights. A
@@ -148,7 +148,7 @@ def _of_stage(
 
 
 def _bars(spans: Sequence[StageSpan], *, of_job: bool) -> Iterator[TimeBar]:
-    """Yields what the calls of a stage did; one that answers that it waits for its job is at work."""
+    """Yields the bars of a stage's calls; a call that waits for the stage's job counts as work."""
     for span in spans:
         works = of_job and (span.num_waits or span.end == "waits")
         if span.last_call_at > span.began_at:
@@ -160,7 +160,7 @@ def _bars(spans: Sequence[StageSpan], *, of_job: bool) -> Iterator[TimeBar]:
 
 
 def _bars_of_job(spans: Sequence[StageSpan], attempts: Sequence[JobSpan]) -> Iterator[TimeBar]:
-    """Yields what the machines of a job did; the stage looked after them all the time."""
+    """Yields the bars of a job's machines, and of the calls after the job's end."""
     at = spans[0].began_at
     for one in attempts:
         runs_at = one.ran_at or one.ended_at

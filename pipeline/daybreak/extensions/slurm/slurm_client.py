@@ -132,7 +132,7 @@ def _jobs(listing: str) -> list[Listed]:
 
 
 def _array(tasks: dict[int, Listed]) -> Listed:
-    """Returns the tasks of an array as one job, which runs while any task does, and has done what any has."""
+    """Returns the tasks of an array as one job: running while a task runs, then ended as its best task."""
     running = [task for task in tasks.values() if task.phase == "runs"]
     if running:
         first = min(running, key=lambda task: str(task.started_at))
