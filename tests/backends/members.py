@@ -11,6 +11,14 @@ import torch.distributed as dist
 def main(folder: Path, machine: int) -> None:
     """Sum who there is again and again, as an update does; all see that they may finish at once."""
     dist.init_process_group("gloo")
+    try:
+        note_until_finish(folder, machine)
+    finally:
+        dist.destroy_process_group()  # else a thread of gloo may abort the process, and others wait for it
+
+
+def note_until_finish(folder: Path, machine: int) -> None:
+    """Note the members until all have seen that they may finish."""
     while True:
         there = torch.zeros(4)
         there[machine] = 1

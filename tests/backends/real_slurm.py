@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,12 +69,11 @@ class Cluster:
         words = ["--partition=urgent", f"--nodelist={node}", "--job-name=urgent", "--output=/dev/null"]
         return self.call("sbatch", "--parsable", *words, "--wrap", "exec sleep 600")
 
-    def hurry(self, task: str) -> bool:
-        """Let a task that was queued again begin without Slurm's two minutes; whether it waits for them."""
-        waits = bool(self.call("squeue", "--noheader", f"--jobs={task}", "--states=PENDING"))
-        if waits:
-            self.call("scontrol", "update", f"JobId={task}", "StartTime=now")
-        return waits
+    def hurry(self, task: str) -> None:
+        """Have a task that was queued again begin without the two minutes that Slurm would wait."""
+        if self.call("squeue", "--noheader", f"--jobs={task}", "--states=PENDING"):
+            with suppress(subprocess.CalledProcessError):  # it may begin in between
+                self.call("scontrol", "update", f"JobId={task}", "StartTime=now")
 
     def set_node(self, name: str, state: str) -> None:
         """Take a node down, drain it, or resume it."""

@@ -106,8 +106,12 @@ def test_nodes_of_slurm_come_and_go_without_another_job_also_the_first(cluster, 
     night.forget_workers()
     cluster.call("scancel", urgent)
     (submission,) = SubmissionJournal(night.job).submissions()
-    night.until(lambda: cluster.hurry(f"{submission.handle}_0"))
-    night.until(lambda: night.workers == {"worker 0 of 2", "worker 1 of 2"})
+
+    def hurried() -> bool:
+        cluster.hurry(f"{submission.handle}_0")
+        return night.workers == {"worker 0 of 2", "worker 1 of 2"}
+
+    night.until(hurried)
     night.be_quick()
     training = night.finish()
     night.assert_whole()

@@ -82,6 +82,7 @@ def test_predictions_are_no_copy_of_what_is_no_file_of_rows(
         number=3,
         files=tmp_path,
         arrays=None,
+        others=None,
         clean=tmp_path,
         work=tmp_path,
         first=cast(Any, process),
