@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -53,6 +54,44 @@ def test_no_hook_of_the_user_runs_where_the_ledger_moves(tmp_path: Path) -> None
     assert not ran.exists()
     subprocess.run(["git", "branch", "of-the-user"], check=True)
     assert "reference-transaction" in ran.read_text()  # it runs for the user
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("gc", "--quiet", "--prune=now"), ("prune", "--expire=now")])
+def test_nothing_of_the_ledger_is_lost_while_git_removes_what_no_branch_has(
+    home: Path, words: tuple[str, ...]
+) -> None:
+    first = close(1, after="", release=release_of(1))
+    ended, collected = threading.Event(), list[int]()
+
+    def collect() -> None:
+        while not ended.is_set():
+            collected.append(subprocess.run(["git", *words], cwd=home, check=False).returncode)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        made = [first, close(2, after=first, release=release_of(2)), rolling_back(to=1).commit()]
+        made += [ledger_notes.add(Home.here(), f"note {number}", versions=[1]) for number in range(8)]
+    finally:
+        ended.set()
+        thread.join()
+    assert len(collected) > 3 and not any(collected)
+    assert [one.id for one in branch.all_commits(Home.here(), branch.ledger_tip(Home.here()))] == made[::-1]
+    assert subprocess.run(["git", "fsck", "--full"], check=False).returncode == 0
+    assert not list(home.glob(".git/objects/pack/*.keep"))
+
+
+def test_what_a_killed_process_had_git_keep_is_collected_later(home: Path) -> None:
+    close(1, after="", release=release_of(1))
+    ours, others = (home / ".git/objects/pack" / f"pack-{name}.keep" for name in ("ours", "others"))
+    ours.write_text(branch.KEPT)
+    others.write_text("by a person\n")
+    for path in (ours, others):
+        os.utime(path, (time.time() - 2 * HOUR_S,) * 2)
+    ledger_notes.add(Home.here(), "a note", versions=[1])
+    assert not ours.exists()
+    assert others.exists()
 
 
 def test_a_code_commit_that_says_it_is_a_night_is_none_of_the_ledger() -> None:

@@ -10,6 +10,7 @@ then was.
 import json
 import logging
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from daybreak.contract.formats import one_line
 from daybreak.contract.record_parts import Record
 from daybreak.contract.record_types import Night
 from daybreak.contract.records import R
-from daybreak.storage import signatures
+from daybreak.contract.units import HOUR_S
+from daybreak.storage import checkout, signatures
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 BRANCH = "refs/heads/nights"
 FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it (daybreak/rollout/ledger_copy.py)
 GIT_LOCK_S = 5  # git holds its lock of a branch for milliseconds; an older one was left behind
+STORE_TRIES = 50  # of a pack
+KEPT = "Daybreak moves its ledger to a commit of this pack\n"  # in the file beside the pack
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
 
@@ -201,13 +205,13 @@ def put_records(home: Home, *optional: Record | None, index: Path) -> None:
 
 def put_text(home: Home, path: str | Path, text: str, *, index: Path) -> None:
     """Puts a text into an index of git, as the file at that path."""
-    blob = git("hash-object", "-w", "--stdin", folder=home.folder, text=text)
+    blob = git("hash-object", "-w", "--stdin", folder=home.folder, text=text, index=index)
     git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", folder=home.folder, index=index)
 
 
 def append(
     home: Home,
-    tree_after: Callable[[str], str],
+    put: Callable[[str, Path], None],
     *,
     after: str | None,
     code: str = "",
@@ -221,7 +225,7 @@ def append(
 
     Args:
         home: whose nights these are.
-        tree_after: returns the tree of a commit that follows this one.
+        put: puts the files of a commit that follows this one into an index of git.
         after: the entry that it follows; None: whichever is the newest.
         code: a second parent.
         subject: in which people's words are; it is made one line.
@@ -234,15 +238,49 @@ def append(
         if after is not None and _newest_entry(home, tip) != after:
             raise _moved(after)
         options, sign = signatures.signing_options(home)
-        parents = [word for parent in (tip, code) if parent for word in ("-p", parent)]
-        words = (*_identity(home), *options, "commit-tree", tree_after(tip), *sign, *parents, "-F", "-")
-        commit = git(*words, folder=home.folder, text=f"{subject}\n\n{trailers}", at=clock.now())
+        parents = [parent for parent in (tip, code) if parent]
+        words = (*_identity(home), *options, "commit-tree")
+        with tempfile.TemporaryDirectory() as scratch:
+            index = Path(scratch) / "index"
+            put(tip, index)
+            words = (*words, git("write-tree", folder=home.folder, index=index), *sign)
+            words = (*words, *(word for parent in parents for word in ("-p", parent)), "-F", "-")
+            text = f"{subject}\n\n{trailers}"
+            commit = git(*words, folder=home.folder, text=text, at=clock.now(), index=index)
+            kept = _store(home, commit, parents, index=index)
         try:
             move_to(home, commit, expected=tip, message=subject)
             return commit
         except ReleaseError as error:
             if ledger_tip(home) == tip:  # else by a note, or it is said in the next round
                 raise _moved(after or tip, error) from None
+        finally:
+            kept.unlink(missing_ok=True)
+
+
+def _store(home: Home, commit: str, parents: Sequence[str], *, index: Path) -> Path:
+    """Stores a commit with all that its parents lack, as one pack; returns the file that has git keep it.
+
+    `git gc --prune=now` removes objects that no branch has when it begins, even where one has them before it
+    ends; but no pack that is kept, and none that came after it began. So do `git fetch` and `git push` it.
+    """
+    revisions = "\n".join([commit, *(f"^{parent}" for parent in parents), ""])
+    base = index.parent / "pack"
+    name = git("pack-objects", "--revs", "-q", str(base), folder=home.folder, text=revisions, index=index)
+    packs = checkout.objects_of(home.folder) / "pack"
+    for old in packs.glob("*.keep"):  # of a process that was killed
+        if time.time() - old.stat().st_mtime > HOUR_S and old.read_text() == KEPT:
+            old.unlink(missing_ok=True)
+    kept, pack = packs / f"pack-{name}.keep", Path(f"{base}-{name}.pack")
+    for left in reversed(range(STORE_TRIES)):
+        try:
+            git("index-pack", "--stdin", f"--keep={KEPT.strip()}", folder=home.folder, pack=pack)
+            break
+        except ReleaseError:  # `git prune --expire=now` removes what is half written
+            if not left:
+                kept.unlink(missing_ok=True)
+                raise
+    return kept
 
 
 def _moved(after: str, error: ReleaseError | None = None) -> ReleaseError:

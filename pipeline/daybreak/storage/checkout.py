@@ -28,27 +28,36 @@ def git(
     folder: Path | None = None,
     index: Path | None = None,
     text: str | None = None,
+    pack: Path | None = None,
     at: float | None = None,
 ) -> str:
     """Returns the output of a git command, stripped; ReleaseError with git's own message if it fails.
 
-    `at` is the time of a commit in seconds since 1970; without it git reads the clock of the machine.
+    The command reads `text`, or the file `pack`. `at` is the time of a commit in seconds since 1970; without
+    it git reads the clock of the machine. Objects for a private `index` are written beside it, to the folder
+    `objects`, where no `git gc` of the repository removes them.
     What a branch names is on the disk before the branch is moved; by git's default only the branch would be.
     So is an index that is written; reading commands, such as `status`, write none. Hooks of the user do not
     run: the branch of the ledger moves many times a night, and none of it is the user's work.
     """
     dates = {f"GIT_{who}_DATE": f"@{int(at)}" for who in ("AUTHOR", "COMMITTER")} if at is not None else {}
     environment = {"GIT_OPTIONAL_LOCKS": "0", **dates, **os.environ, "LC_ALL": "C"}
-    environment |= {"GIT_INDEX_FILE": str(index)} if index else {}
-    done = subprocess.run(
-        ["git", "-c", "core.fsync=all", *NO_HOOKS, *arguments],
-        cwd=folder,
-        env=environment,
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    if index and folder:
+        own = index.parent / "objects"
+        own.mkdir(exist_ok=True)
+        shared = json.dumps(str(objects_of(folder)), ensure_ascii=False)  # git reads C's quotes
+        environment |= {"GIT_INDEX_FILE": str(index), "GIT_OBJECT_DIRECTORY": str(own)}
+        environment |= {"GIT_ALTERNATE_OBJECT_DIRECTORIES": shared}
+    with pack.open("rb") if pack else contextlib.nullcontext() as file:
+        done = subprocess.run(
+            ["git", "-c", f"core.fsync={'none' if index else 'all'}", *NO_HOOKS, *arguments],
+            cwd=folder,
+            env=environment,
+            **({"stdin": file} if file else {"input": text}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode:
         message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         failure = ReleaseError(
@@ -59,6 +68,11 @@ def git(
         number = disk.number_in(message, at=folder or Path())
         raise failure from (OSError(number, message) if number else None)
     return done.stdout.strip()
+
+
+def objects_of(folder: Path) -> Path:
+    """Returns where git keeps the objects of a checkout, which all of its worktrees share."""
+    return Path(git("rev-parse", "--path-format=absolute", "--git-path", "objects", folder=folder))
 
 
 def _of_another_user(message: str) -> str:

@@ -6,8 +6,7 @@ the tree of the night that made the version that serves again.
 """
 
 import logging
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -348,10 +347,14 @@ def commit_night(
         if is_followed and (before := branch.read_at(home, newest, Night)):
             follows = before.previous  # `newest` is no entry any more once it is followed
         data_of = newest if overtaken_by or failed_to_open(folder) else ""
-        tree = _tree_of(home, replace(night, previous=follows), folder, release, events, data_of=data_of)
+        now = replace(night, previous=follows)
+
+        def put(tip: str, index: Path, now: Night = now, data_of: str = data_of) -> None:
+            _put_night(home, now, folder, release, events, data_of=data_of, index=index)
+
         try:
             return branch.append(
-                home, _always(tree), after=newest, code=night.code_commit, subject=message, trailers=trailers
+                home, put, after=newest, code=night.code_commit, subject=message, trailers=trailers
             )
         except ReleaseError:
             if branch.newest_entry(home) == newest:  # else another came between, and may have decided nothing
@@ -363,30 +366,30 @@ def failed_to_open(folder: Path) -> bool:
     return (folder / records.RUN / FAILED_TO_OPEN).exists()
 
 
-def _tree_of(
-    home: Home, night: Night, folder: Path, release: Release | None, events: Events | None, *, data_of: str
-) -> str:
-    """Returns the tree of a night's commit, with the champion and the data of another if that is named."""
+def _put_night(
+    home: Home,
+    night: Night,
+    folder: Path,
+    release: Release | None,
+    events: Events | None,
+    *,
+    data_of: str,
+    index: Path,
+) -> None:
+    """Puts the files of a night into an index, with the champion and the data of another if that is named."""
     files = [folder / "params.yaml", *sorted((folder / records.RUN).glob("*.json"))]
     files += [] if data_of else [folder / LOCK]
     committing = "promote" if release else "close"  # it may have failed before, and succeeds by this commit
     failed = sorted((folder / records.RUN).glob("*.error"))
     files += [path for path in failed if path.stem != committing]
     names = [str(path.relative_to(folder)) for path in files if path.exists()]
-    with tempfile.TemporaryDirectory() as scratch:
-        index = Path(scratch) / "index"  # the user's own index is left alone, also with --here
-        git("read-tree", night.code_commit, folder=folder, index=index)
-        git("add", "--force", "--", *names, folder=folder, index=index)
-        branch.put_records(home, night, release, events, index=index)
-        if data_of:
-            branch.put_records(home, _passed_on(home, data_of), index=index)
-            if (lock := branch.text_at(home, with_newest_data(home, data_of), LOCK)) is not None:
-                branch.put_text(home, LOCK, lock, index=index)
-        return git("write-tree", folder=folder, index=index)
-
-
-def _always(tree: str) -> Callable[[str], str]:
-    return lambda tip: tree
+    git("read-tree", night.code_commit, folder=folder, index=index)
+    git("add", "--force", "--", *names, folder=folder, index=index)
+    branch.put_records(home, night, release, events, index=index)
+    if data_of:
+        branch.put_records(home, _passed_on(home, data_of), index=index)
+        if (lock := branch.text_at(home, with_newest_data(home, data_of), LOCK)) is not None:
+            branch.put_text(home, LOCK, lock, index=index)
 
 
 def _passed_on(home: Home, commit: str) -> Champion | None:
@@ -430,15 +433,15 @@ def commit_rollback(
 
     Raises ReleaseError, and changes nothing, if `after` is not the newest entry any more.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        index = Path(scratch) / "index"
+
+    def put(tip: str, index: Path) -> None:
         git("read-tree", target, folder=home.folder, index=index)
         left = str(records.path_of(Hold, records.RUN))  # of the night that made the version
         git("update-index", "--force-remove", left, folder=home.folder, index=index)
         branch.put_records(home, release, verdict, hold, Events(events=(event,)), index=index)
-        tree = git("write-tree", folder=home.folder, index=index)
+
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"
-    return branch.append(home, lambda tip: tree, after=after, subject=message, trailers=trailers)
+    return branch.append(home, put, after=after, subject=message, trailers=trailers)
 
 
 def _records_at(home: Home, commits: Sequence[Commit]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ A note is a commit with the tree before it and one record more. A night may foll
 opened after with notes in between, so that nobody loses a night because a note was written meanwhile.
 """
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -55,18 +54,15 @@ def add(
         predictions=predictions,
     )
 
-    def tree_after(tip: str) -> str:
+    def put(tip: str, index: Path) -> None:
         if not tip:
             raise ReleaseError("no night was closed yet, so that there is no ledger to write to")
-        with tempfile.TemporaryDirectory() as scratch:
-            index = Path(scratch) / "index"
-            git("read-tree", tip, folder=home.folder, index=index)
-            branch.put_records(home, made, index=index)
-            return git("write-tree", folder=home.folder, index=index)
+        git("read-tree", tip, folder=home.folder, index=index)
+        branch.put_records(home, made, index=index)
 
     kinds = {"erasure": erasure, "predictions": predictions, "recipe": recipe, "lift": lifts, "edit": True}
     kind = next(kind for kind, given in kinds.items() if given)
-    return branch.append(home, tree_after, after=None, subject=made.text, trailers=f"Note: {kind}\n")
+    return branch.append(home, put, after=None, subject=made.text, trailers=f"Note: {kind}\n")
 
 
 def read(home: Home, tip: str = "") -> tuple[Note, ...]:
