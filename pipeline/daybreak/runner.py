@@ -595,6 +595,8 @@ def _tidy(home: Home) -> None:
 def _publish(home: Home, stage: str, *, done: bool) -> None:
     """Shows what has been decided by now, also by stages before; `done` says that this stage has ended."""
     if stage in stages.IN_NIGHT and records.path_of(Night, home.records).exists():
+        if done if stage in ("prepare", "evaluate") else stage == "train":
+            publisher.publish_cards(home, stage)
         if stage == "close":
             publisher.publish_closed(home)
         elif not ledger.failed_to_open(home.tonight):  # that is shown once it is closed

@@ -471,6 +471,19 @@ class ListChange(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnCard(Record):
+    """What a team's class shows of a night: a text, figures, a table, an image, or why it shows none."""
+
+    title: str
+    text: str = ""  # Markdown
+    head: tuple[str, ...] = ()  # of a table; figures have none
+    rows: tuple[tuple[str, ...], ...] = ()  # of a table; of figures, each a name and a value
+    png: str = ""  # in base64
+    note: str = ""  # what was left out
+    failed: str = ""  # why it is not shown
+
+
+@dataclass(frozen=True, kw_only=True)
 class ColumnUse(Record):
     """By how much each model's score falls where the values of a column are shuffled among rows of a day."""
 

@@ -32,6 +32,7 @@ from daybreak.contract.record_parts import (
     LiveMetric,
     MeasuredEffect,
     MonthBudget,
+    OwnCard,
     Placement,
     PlanReasons,
     Portion,
@@ -143,6 +144,14 @@ class ChangedLists(Record):
     """
 
     lists: tuple[ListChange, ...]  # the most different first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cards(Record):
+    """What the team's class shows of a night; no verdict rests on it, and the ledger does not keep it."""
+
+    at: datetime
+    cards: tuple[OwnCard, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

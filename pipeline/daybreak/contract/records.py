@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
 
 R = TypeVar("R", bound=Record)
 RUN = Path("data/run")  # relative to the folder of the night, which every stage runs in
-# What shows values of rows: neither the ledger nor MLflow keeps it, where it would outlive an erasure.
+# What shows values of rows: neither the ledger nor MLflow keeps it, where it would outlive an erasure. A
+# team's cards are here, too; MLflow keeps these, as the team chooses what is on them.
 LOOKS = RUN / "looks"
 UNFINISHED = ".tmp"  # ends the name of a file that is being written, and will be renamed
 NIGHT_ID = r"[A-Za-z0-9][\w.-]{0,199}"

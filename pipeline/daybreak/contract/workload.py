@@ -154,6 +154,10 @@ class Workload(Protocol):
 
         variants() -> dict[str, Workload]
 
+    It may show cards of its own, by their titles, on the page of a night (daybreak/report/cards.py):
+
+        cards(night) -> dict[str, Any], or yields pairs
+
     One that serves users online has both of these, where `samples` is `dataset(folder, "serve")`, opened over
     all that is known by now (daybreak/extensions/router/answers.py):
 

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
-from daybreak.contract.record_types import OF_A_NIGHT, ChangedLists
+from daybreak.contract.record_types import OF_A_NIGHT, Cards, ChangedLists
 from daybreak.data import data_docs
 from daybreak.data.data_docs import DOCS
 from daybreak.evaluation.scores import SCORES, read_scores
@@ -165,6 +165,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         measured=evidence.measured(entry.profile) if entry.profile else {},
         stage_times=times,
         model=model_looks(entry, history),
+        cards=records.find(Cards, folder / records.LOOKS),
         timeline=evidence.timeline(entry),
         lineage=evidence.lineage(entry) | _recipe_changes(home, entry),
         ledger_page=_ledger_page(home, entry, folder),

@@ -27,7 +27,7 @@ from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.gate import served_notices
 from daybreak.registry import aliases, description
 from daybreak.registry import approval as approvals
-from daybreak.report import notifier, outcome, standing
+from daybreak.report import cards, notifier, outcome, standing
 from daybreak.rollout import ledger_copy, night_events
 from daybreak.storage import branch, events, ledger, mlflow_client
 from daybreak.storage.home import Home
@@ -45,6 +45,11 @@ TABLES = "mlflow.loggedArtifacts"  # tag of a run
 WATCH = "daybreak watch tries again"
 NEXT = "the next stage and daybreak watch try again"
 TOLD_WITHIN = timedelta(days=1)  # of a commit whose process was killed before it was shown
+
+
+def publish_cards(home: Home, stage: str) -> None:
+    """Asks the team's class for its cards: after `prepare` and `evaluate`, and now and then in `train`."""
+    _done("show the cards of the class", partial(cards.renew, home, stage), again="evaluate tries again")
 
 
 def publish_night(home: Home, folder: Path, *, again: str = NEXT) -> None:

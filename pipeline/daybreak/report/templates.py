@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from daybreak import hooks
@@ -44,6 +45,7 @@ def environment(*, hover: bool = False) -> Environment:
     shown = _hovered if hover else _unbroken
     made.filters.update({name: partial(shown, getattr(formats, name)) for name in _FORMATS})
     made.filters |= {"days": formats.days, "counted": formats.counted, "explained": glossary.explained}
+    made.filters["markdown"] = markdown
     made.globals |= {
         "word_id": glossary.target,
         "night_name": formats.night_name,
@@ -56,6 +58,19 @@ def render(name: str, *, hover: bool = False, **shown: Any) -> str:
     """Returns a page made from the template of that name; `hover` is that of `environment`."""
     words: dict[str, str] = {}
     return environment(hover=hover).get_template(name).render(shown | {glossary.USED: words})
+
+
+def markdown(text: str) -> Markup:
+    """Returns Markdown as HTML, in which HTML of the text is shown as it is written, and no image is fetched.
+
+    Its headings are below those of a page.
+    """
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    tokens = parser.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = "h4"
+    return Markup(parser.renderer.render(tokens, parser.options, {}))
 
 
 def _unbroken(show: Callable[[Any], str], value: Any) -> str:

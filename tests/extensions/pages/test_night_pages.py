@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import requests
+from markupsafe import escape
 
 from daybreak.contract import records
+from daybreak.contract.record_parts import OwnCard
+from daybreak.contract.record_types import Cards
 from daybreak.report import links, page
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -107,6 +110,37 @@ def test_an_address_that_is_no_page_of_data_docs_is_not_found(url: str, lead: Pa
     (docs / "static").mkdir(parents=True, exist_ok=True)
     (docs / "a.png").write_bytes(b"\x89PNG")
     assert get(f"{url}/nights/shop/2026-11-24/docs/{path}").status_code == 404
+
+
+@pytest.mark.slow
+def test_a_night_that_trains_shows_the_cards_of_its_class_and_asks_for_the_page_anew_once_they_change(
+    tmp_path: Path,
+) -> None:
+    lead = fleet.make(tmp_path, num=3, last=LAST, shop=1)
+    night = training_nights.night(seconds=3600, name="2026-11-25", day=date(2026, 11, 25))
+    folder = lead / "nights/2026-11-25"
+    with training_night.training(folder, night=night), served(lead) as address:
+
+        def other(*states: str) -> str:
+            """The first page that the stream says the night has which is none of these."""
+            source = f"{address}/nights/live?model=shop&night=2026-11-25"
+            with requests.get(source, stream=True, timeout=LIMIT_S) as stream:
+                lines = stream.iter_lines(decode_unicode=True)
+                pages = (next(lines).removeprefix("data: ") for line in lines if line == "event: page")
+                return next(page for page in pages if page not in states)
+
+        states = [other()]
+        assert "Cards" not in get(f"{address}/nights/shop/2026-11-25/").text
+        assert states == ["live"]
+        (folder / records.LOOKS).mkdir()
+        for text in ("first <b>", "second"):
+            card = OwnCard(title=text, text="a *word*")
+            records.write(Cards(at=night.started_at, cards=(card,)), folder / records.LOOKS)
+            shown = get(f"{address}/nights/shop/2026-11-25/").text
+            assert f"<h3>{escape(text)}</h3>" in shown
+            assert "a <em>word</em>" in shown
+            states.append(other(*states))
+            assert f'data-page="{states[-1]}"' in shown
 
 
 @pytest.mark.parametrize("night", ["n" * 300, "n" + "\U00020000" * 80, "a%00b"])

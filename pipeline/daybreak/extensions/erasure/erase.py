@@ -22,7 +22,7 @@ from daybreak.batch_inference import destinations, predict
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
 from daybreak.contract.record_parts import Erasure
-from daybreak.contract.record_types import ChangedLists, Dataset, Distributions, Night
+from daybreak.contract.record_types import Cards, ChangedLists, Dataset, Distributions, Night
 from daybreak.contract.sections import Params
 from daybreak.contract.table import code, spellings
 from daybreak.data import prepare
@@ -227,7 +227,7 @@ def _rewrite(home: Home, folder: Path, held: list[Path], days: set[str], *, colu
     for path in (folder / FIGURES).glob("day=*"):
         if path.stem[4:] in days:
             path.unlink()
-    for looks in (Distributions, ChangedLists):
+    for looks in (Distributions, ChangedLists, Cards):
         records.path_of(looks, folder / records.LOOKS).unlink(missing_ok=True)
     for part in held:
         rows = pq.read_table(part, partitioning=None, page_checksum_verification=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from daybreak.contract.record_types import Cards
 from daybreak.extensions.pages import night_charts
 from daybreak.extensions.pages.running import RunningNight
 from daybreak.planning.rationale import chance_in_percent
@@ -42,13 +43,18 @@ def part(running: Sequence[RunningPage], *, at: datetime) -> Markup:
     )
 
 
-def page(shown: RunningPage, *, source: str, at: datetime) -> str:
-    """Returns the page of a running night, which goes on by the stream at the address `source`."""
+def page(shown: RunningPage, *, cards: Cards | None, source: str, at: datetime) -> str:
+    """Returns the page of a running night, which goes on by the stream at the address `source`.
+
+    New cards are shown by asking for the page anew, as the stream would send their images with each figure.
+    """
     return render(
         "pages/live.html",
         model=shown.model,
         night=shown.state.night,
         running=part([shown], at=at),
+        page=page_of(shown.state),
+        cards=cards,
         source=source,
         script=script(),
     )
@@ -61,10 +67,15 @@ def evidence(page: str, *, source: str) -> str:
 
 
 def page_of(state: RunningNight | None) -> str:
-    """Returns which page a night has now: `live`, the `evidence` for a person, or its own as `closed`."""
+    """Returns which page a night has now: `live`, the `evidence` for a person, or its own as `closed`.
+
+    A live page is another one once there are other cards.
+    """
     if state is None:
         return "closed"
-    return "evidence" if state.shows_evidence else "live"
+    if state.shows_evidence:
+        return "evidence"
+    return f"live {state.cards}".strip()
 
 
 @cache

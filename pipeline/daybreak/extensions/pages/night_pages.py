@@ -37,6 +37,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
+from daybreak.contract.record_types import Cards
 from daybreak.data.data_docs import DOCS
 from daybreak.extensions.pages import board, comparison, export, fleet_rows, live, months, on_call
 from daybreak.extensions.pages.board import Model
@@ -148,7 +149,9 @@ class NightPages:
             ]
             source = f"{LIVE}?{urlencode({'model': model, 'night': night})}"
             if running and not running[0].shows_evidence:
-                page = live.page(RunningPage(state=running[0], model=model), source=source, at=now)
+                cards = records.find(Cards, home.folder / "nights" / night / records.LOOKS)
+                shown = RunningPage(state=running[0], model=model)
+                page = live.page(shown, cards=cards, source=source, at=now)
                 return _html(page, scripts=True)
             rows = [row for row in self._rows.models([home], pages=_pages)[0].rows if not row.is_rollback]
             path = home.folder / "nights" / night / links.PAGE

@@ -9,7 +9,7 @@ from pathlib import Path
 from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
-from daybreak.contract.record_types import Night
+from daybreak.contract.record_types import Cards, Night
 from daybreak.contract.sections import PlanParams
 from daybreak.extensions.pages import running
 from daybreak.extensions.pages.running import NightFacts, RunningJob, RunningNight
@@ -67,6 +67,7 @@ def facts_of(home: Home, folder: Path) -> NightFacts:
         usd=usd,
         confidence=_confidence(home, folder),
         written_at=datetime.fromtimestamp(max(map(_written_at, _written(folder))), UTC),
+        cards=str(_written_at(records.path_of(Cards, folder / records.LOOKS)) or ""),
         has_page=folder.name == entry.night.id and (folder / links.PAGE).exists(),
     )
 

@@ -46,6 +46,7 @@ class NightFacts:
     confidence: float  # `plan.confidence`
     written_at: datetime  # when it last wrote something
     has_page: bool = False  # which the gate writes for a person who is asked
+    cards: str = ""  # when the class gave its cards; "": it has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ class RunningNight:
     is_late: bool = False
     asked_until: datetime | None = None  # a person may answer; None: nobody is asked
     shows_evidence: bool = False  # a person is asked, and the page of the night has what they need
+    cards: str = ""  # when the class gave its cards; "": it has none
 
 
 def is_open(facts: NightFacts, *, now: datetime) -> bool:
@@ -94,6 +96,7 @@ def running(facts: NightFacts, *, now: datetime) -> RunningNight:
         chance=plan.forecast.chance if plan and entry.training is None else None,
         asked_until=facts.view.asked_until,
         shows_evidence=facts.has_page and facts.view.asked_until is not None,
+        cards=facts.cards,
     )
     return _with_job(common, job, plan, facts, now=now) if job and plan else common
 
