@@ -39,9 +39,10 @@ from benchmarks.bench_plausibility import Scores, judge, ok
 from daybreak.contract.sections import ValidateParams
 from daybreak.data import drift
 from daybreak.data.daily_limits import DAYS_PER_YEAR, DayLimits, learn
-from daybreak.data.day_figures import WINDOW, Figure, figures_of
+from daybreak.data.day_figures import WINDOW, figures_of
 from daybreak.data.day_history import all_figures
 from daybreak.data.day_sample import Sample, sample_of, sketch_of
+from daybreak.data.figure import Figure
 from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import part_of
 from daybreak.data.quarantine import bad_hours

@@ -32,9 +32,10 @@ from benchmarks.tables import flights
 from daybreak.contract.record_types import Champion, Night
 from daybreak.contract.sections import GateParams
 from daybreak.data.daily_limits import learn
-from daybreak.data.day_figures import WINDOW, Figure, figures_of
+from daybreak.data.day_figures import WINDOW, figures_of
 from daybreak.data.day_sample import sample_of
 from daybreak.data.features import UNIT
+from daybreak.data.figure import Figure
 from daybreak.evaluation.scores import Columns
 
 NAME, LABEL = "flights", COLUMNS["flights"].label

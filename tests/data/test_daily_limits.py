@@ -9,9 +9,10 @@ import pytest
 
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data import day_sample
-from daybreak.data.daily_limits import DRIFT_SHARE, UPWARDS, DayLimits, Limit, family, learn
-from daybreak.data.day_figures import Figure, figures_of, quarantined_of
+from daybreak.data.daily_limits import DRIFT_SHARE, UPWARDS, DayLimits, Limit, learn
+from daybreak.data.day_figures import figures_of, quarantined_of
 from daybreak.data.day_sample import Sample, sample_of, similarity, sketch_of
+from daybreak.data.figure import Figure, Sort
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 PRICES = {f"item {number}": 1.0 + number for number in range(20)}
@@ -129,7 +130,7 @@ def test_rows_that_come_twice_under_new_ids_are_noticed(samples: list[Sample], l
 
 def test_wrong_labels_are_noticed_by_slice_as_well(samples: list[Sample], limits: DayLimits) -> None:
     spoiled = rows(limits.day, fraud=lambda values: [1 - value for value in values])
-    assert {"mean fraud", "label where country = at home"} <= outside(samples, limits, spoiled)
+    assert {"mean fraud", "fraud where country = at home"} <= outside(samples, limits, spoiled)
 
 
 def of_country(values: list[Any], country: str, change: Any) -> list[Any]:
@@ -143,9 +144,9 @@ def of_country(values: list[Any], country: str, change: Any) -> list[Any]:
     [
         ("fraud", lambda values: [0] * len(values), "mean fraud"),
         ("fraud", sorted, "fraud against country"),
-        ("fraud", lambda values: values[7:] + values[:7], "fraud by forecast"),
-        ("fraud", lambda values: of_country(values, "abroad", lambda _: 0), "label where country = abroad"),
-        ("fraud", lambda values: of_country(values, "at home", lambda v: 1 - v), "fraud beside forecast"),
+        ("fraud", lambda values: values[7:] + values[:7], "fraud by its forecast"),
+        ("fraud", lambda values: of_country(values, "abroad", lambda _: 0), "fraud where country = abroad"),
+        ("fraud", lambda values: of_country(values, "at home", lambda v: 1 - v), "fraud beside its forecast"),
         (
             "price",
             lambda values: [-999.0 if place % 6 == 0 else v for place, v in enumerate(values)],
@@ -192,26 +193,28 @@ def test_a_feature_that_is_constant_for_the_first_time_says_nothing_of_labels(
 
 def test_a_day_without_a_label_of_one_is_sound_where_most_days_have_none() -> None:
     every = [FIRST + timedelta(days=number) for number in range(60)]
+    mean = Figure(Sort.MEAN, ("rain",), "rate", 0.0, 72)
     rain = {
-        day: {"mean rain": Figure("rate", 0.3 * (number % 4 == 0), 72)} for number, day in enumerate(every)
+        day: {mean.name: mean._replace(value=0.3 * (number % 4 == 0))} for number, day in enumerate(every)
     }
     learned = learn(rain, FIRST + timedelta(days=60), false_alarms_per_year=2, label="rain")
     for share in (0.0, 0.3):
-        (mean,) = learned.of({"mean rain": Figure("rate", share, 72)})
-        assert mean.holds
+        (limit,) = learned.of({mean.name: mean._replace(value=share)})
+        assert limit.holds
 
 
 def test_few_rows_may_be_correlated_by_one() -> None:
     draw = np.random.default_rng(0)
     values = np.tanh(draw.normal(2.0, 0.15, 60))
-    name, last = "felt against temp", FIRST + timedelta(days=60)
+    figure = Figure(Sort.CORRELATION, ("felt", "temp"), "correlation", 0.0, 24, 21**-0.5)
+    name, last = figure.name, FIRST + timedelta(days=60)
     known = {
-        FIRST + timedelta(days=number): {name: Figure("correlation", value, 24, 21**-0.5)}
+        FIRST + timedelta(days=number): {name: figure._replace(value=value)}
         for number, value in enumerate(values.tolist())
     }
     learned = learn(known, last, false_alarms_per_year=2)
     for value, holds in ((1.0, True), (0.94, True), (-0.5, False)):
-        (limit,) = learned.of({name: Figure("correlation", value, 24, 21**-0.5)})
+        (limit,) = learned.of({name: figure._replace(value=value)})
         assert limit.holds == holds
 
 
@@ -224,7 +227,7 @@ def test_a_number_that_tells_the_label_for_the_first_time_is_noticed(
 
 
 def test_the_label_has_half_of_the_rate_to_itself(limits: DayLimits) -> None:
-    families = {name: family(name, label="fraud") for name in limits.chances}
+    families = {name: known.figure.family("fraud") for name, known in limits.learned.items()}
     of_labels = sum(2 * limits.chances[name] for name, each in families.items() if "label" in each)
     assert of_labels == pytest.approx((1 - DRIFT_SHARE) / 365)
 
@@ -250,8 +253,8 @@ def test_a_label_that_follows_the_hour_alone_is_forecast() -> None:
 
     known = [in_the_afternoon(FIRST + timedelta(days=number)) for number in range(8)]
     figures = figures_of(known, PAYMENTS, [known[-1].day])[known[-1].day]
-    assert figures["fraud by forecast"].value == pytest.approx(1, abs=0.1)
-    assert figures["fraud against forecast"].value > 0.8
+    assert figures["fraud by its forecast"].value == pytest.approx(1, abs=0.1)
+    assert figures["fraud against its forecast"].value > 0.8
 
 
 def test_rows_that_are_missing_in_one_hour_are_one_event(samples: list[Sample]) -> None:
@@ -304,7 +307,8 @@ def test_a_column_and_a_figure_can_be_switched_off(samples: list[Sample]) -> Non
 
 
 def test_the_rate_is_shared_by_families_and_their_figures(limits: DayLimits) -> None:
-    sides = sum(chance * (1 if family(name) in UPWARDS else 2) for name, chance in limits.chances.items())
+    families = {name: known.figure.family("fraud") for name, known in limits.learned.items()}
+    sides = sum(chance * (1 if families[name] in UPWARDS else 2) for name, chance in limits.chances.items())
     assert sides == pytest.approx((1 - DRIFT_SHARE) * 2 / 365)
     assert limits.chances["rows"] > 3 * limits.chances["new item"]
 
@@ -320,18 +324,13 @@ def test_a_short_history_says_so(samples: list[Sample]) -> None:
 
 def test_what_never_was_may_be_once_by_few_rows() -> None:
     every = [FIRST + timedelta(days=number) for number in range(40)]
-    known = {
-        day: {"rows": Figure("count", 100, 100), "missing a": Figure("share", 0.0, 100)} for day in every
-    }
+    rows_of_day = Figure(Sort.ROWS, (), "count", 100, 100)
+    missing = Figure(Sort.MISSING, ("a",), "share", 0.0, 100)
+    known = {day: {one.name: one for one in (rows_of_day, missing)} for day in every}
     learned = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2)
-    (missing,) = (
-        one for one in learned.of({"missing a": Figure("share", 0.01, 100)}) if one.name == "missing a"
-    )
-    assert missing.holds
-    (missing,) = (
-        one for one in learned.of({"missing a": Figure("share", 0.5, 100)}) if one.name == "missing a"
-    )
-    assert not missing.holds
+    for share, holds in ((0.01, True), (0.5, False)):
+        (limit,) = learned.of({missing.name: missing._replace(value=share)})
+        assert limit.holds == holds
 
 
 def test_a_partition_too_large_is_thinned_to_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +361,9 @@ def test_labels_come_late_in_a_table_of_payments() -> None:
 
 def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same() -> None:
     every = [FIRST + timedelta(days=number) for number in range(40)]
-    same = [Figure("factor", np.log(2.5) + 1e-15 * number, 100) for number in range(41)]
+    same = [
+        Figure(Sort.SIZE, ("price",), "factor", np.log(2.5) + 1e-15 * number, 100) for number in range(41)
+    ]
     known = {day: {"size price": figure} for day, figure in zip(every, same, strict=False)}
     (size,) = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2).of({"size price": same[-1]})
     assert size.holds
@@ -378,56 +379,114 @@ def test_rows_of_one_hour_in_quarantine_are_one_event(
     assert (figure.num < 20) == is_one_event
 
 
-def test_labels_of_a_slice_are_told_in_words() -> None:
-    odds = Limit(name="label where country = abroad", kind="factor", value=-0.6931, low=-0.1, high=0.1)
-    assert str(odds) == (
-        "where country = abroad, the label's odds are 0.5 times those expected beside the other rows, "
-        "between 0.905 and 1.11 expected"
-    )
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        (
+            Figure(Sort.ODDS_WHERE, ("fraud", "country", "abroad"), "factor", -0.6931),
+            "where country = abroad, the odds of fraud are 0.5 times those expected beside the other rows, "
+            "between 0.905 and 1.11 expected",
+        ),
+        (
+            Figure(Sort.LABEL_WHERE, ("delay", "country", "abroad"), "mean", -0.6931),
+            "where country = abroad, delay is -0.693 above what is expected beside the other rows, "
+            "between -0.1 and 0.1 expected",
+        ),
+    ],
+)
+def test_labels_of_a_slice_are_told_in_words(figure: Figure, words: str) -> None:
+    assert str(Limit(figure=figure, low=-0.1, high=0.1)) == words
 
 
 @pytest.mark.parametrize(
-    ("name", "figure", "words"),
+    ("figure", "words"),
     [
         (
-            "several customer of invoice",
-            Figure("share", 0.5, 100),
-            "50 % of the values of invoice come with several",
+            Figure(Sort.SEVERAL, ("customer", "invoice"), "share", 0.5, 100),
+            "50 % of the values of invoice come with several of customer",
         ),
         (
-            "new item with customer",
-            Figure("share", 0.99, 100),
+            Figure(Sort.NEW_PAIR, ("item", "customer"), "share", 0.99, 100),
             "item with customer is new in 99 % of the rows",
         ),
-        ("price by item", Figure("factor", np.log(1.5), 100), "price by its item is 1.5 times the usual"),
-        ("country = abroad", Figure("share", 0.9, 100), "country = abroad in 90 % of the rows"),
         (
-            "quantity against price",
-            Figure("correlation", 0.9, 100),
-            "quantity against price is correlated by 0.9",
+            Figure(Sort.USUAL, ("price", "item"), "factor", np.log(1.5), 100),
+            "price by its item is 1.5 times the usual",
         ),
         (
-            "fraud beside forecast",
-            Figure("factor", np.log(0.5), 100, 0.1),
+            Figure(Sort.SLICE, ("country", "abroad"), "share", 0.9, 100),
+            "country = abroad in 90 % of the rows",
+        ),
+        (
+            Figure(Sort.CORRELATION, ("quantity", "price"), "correlation", 0.9, 100),
+            "quantity and price are correlated by 0.9",
+        ),
+        (
+            Figure(Sort.ODDS_BESIDE, ("fraud",), "factor", np.log(0.5), 100, 0.1),
             "the odds of fraud are 0.5 times what the features lead one to expect",
         ),
         (
-            "fraud by forecast",
-            Figure("mean", 0.1, 100, 0.02),
+            Figure(Sort.LABEL_BESIDE, ("delay",), "mean", -2.5, 100, 0.1),
+            "delay is -2.5 above what the features lead one to expect",
+        ),
+        (
+            Figure(Sort.LABEL_SLOPE, ("fraud",), "mean", 0.1, 100, 0.02),
             "fraud rises by 0.1 where its forecast by the features rises by 1",
         ),
         (
-            "spike price",
-            Figure("share", 0.2, 100),
+            Figure(Sort.SPIKE, ("price",), "share", 0.2, 100),
             "one value of price is in 20 % more of the rows than usual",
         ),
-        ("last hour", Figure("hours", 12.25), "the last row comes at 12.2 h"),
+        (Figure(Sort.LAST_HOUR, (), "hours", 12.25), "the last row comes at 12.2 h"),
     ],
 )
-def test_each_figure_is_told_in_words(name: str, figure: Figure, words: str) -> None:
+def test_each_figure_is_told_in_words(figure: Figure, words: str) -> None:
     usual = figure._replace(value=0.01)
-    known = {FIRST + timedelta(days=number): {name: usual} for number in range(40)}
-    (limit,) = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2).of({name: figure})
+    known = {FIRST + timedelta(days=number): {figure.name: usual} for number in range(40)}
+    learned = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2)
+    (limit,) = learned.of({figure.name: figure})
     assert not limit.holds
     assert str(limit).startswith(words)
     assert str(limit).endswith(" expected")
+
+
+def test_columns_may_have_the_names_of_figures() -> None:
+    """A feature that is a forecast, and columns whose names read like the figures of others."""
+    table = Table(
+        time="ts",
+        columns={
+            "label": Int(),
+            "forecast": Float(),
+            "new visits by region": Float(),
+            "missing = far": Category(),
+            "ts": Time(),
+        },
+        label=Label("label"),
+    )
+    draw = np.random.default_rng(0)
+    every = [FIRST + timedelta(days=number) for number in range(60)]
+    samples = []
+    for day in every:
+        forecast = draw.uniform(0, 1, 300)
+        rows_of_day = {
+            "label": (draw.random(300) < forecast).astype(int),
+            "forecast": forecast,
+            "new visits by region": draw.lognormal(0, 1, 300),
+            "missing = far": np.where(draw.random(300) < 0.3, "a = b", "where c"),
+            "ts": [datetime.combine(day, datetime.min.time()) + timedelta(minutes=m) for m in range(300)],
+        }
+        rows_of_table = pa.table(rows_of_day, table.schema())
+        samples.append(sample_of(day, rows_of_table, table, with_label=True))
+    known = figures_of(samples, table, every)
+    assert known[every[-1]]["label against forecast"].sort is Sort.LABEL_CORRELATION
+    assert known[every[-1]]["label against its forecast"].sort is Sort.LABEL_FORECAST
+    learned = learn(known, every[-1], false_alarms_per_year=2, label="label")
+    families = {name: one.figure.family("label") for name, one in learned.learned.items()}
+    assert families["mean label"] == "labels"
+    assert families["label against forecast"] == "parts of labels"
+    assert families["size new visits by region"] == "columns"
+    assert families["missing = far = a = b"] == "columns"
+    assert families["label where missing = far = a = b"] == "parts of labels"
+    gone = {name: one for name, one in known[every[-1]].items() if name != "missing = far = a = b"}
+    (limit,) = (one for one in learned.of(gone) if one.name == "missing = far = a = b")
+    assert str(limit).startswith("missing = far = a = b in 0 % of the rows")

@@ -10,11 +10,12 @@ from scipy import stats
 
 from daybreak.contract.record_types import Distributions
 from daybreak.data.daily_limits import Limit, _beta_binomial_ends, learn, limits_of_days
-from daybreak.data.day_figures import Figure
 from daybreak.data.day_sample import Sample
 from daybreak.data.distributions import BINS, distributions
+from daybreak.data.figure import Figure, Sort
 
 DAYS = [date(2025, 1, 6) + timedelta(days=number) for number in range(60)]
+ROWS = Figure(Sort.ROWS, (), "count", 20)
 
 
 def described(column: list[np.ndarray], label: list[np.ndarray]) -> Distributions:
@@ -32,7 +33,9 @@ def described(column: list[np.ndarray], label: list[np.ndarray]) -> Distribution
         )
         for day, values, labels in zip(days, column, label, strict=True)
     }
-    history = {day: {"rows": Figure("count", float(len(sample)))} for day, sample in samples.items()}
+    history = {
+        day: {"rows": Figure(Sort.ROWS, (), "count", float(len(sample)))} for day, sample in samples.items()
+    }
     limits = learn(history, days[-1], false_alarms_per_year=1)
     return distributions(
         days[-1],
@@ -103,11 +106,9 @@ def looks(
 
 
 def test_the_columns_of_what_stops_a_day_are_shown_first_and_other_limits_stop_none() -> None:
-    history = {
-        day: {"rows": Figure("count", 20), "mean c13": Figure("mean", 9.5), "mean c2": Figure("mean", 9.5)}
-        for day in DAYS
-    }
-    outside = [Limit(name=f"mean {name}", kind="mean", value=9.5, low=0, high=1) for name in ("c13", "c2")]
+    means = [Figure(Sort.MEAN, (name,), "mean", 9.5) for name in ("c13", "c2")]
+    history = {day: {one.name: one for one in (ROWS, *means)} for day in DAYS}
+    outside = [Limit(figure=mean, low=0, high=1) for mean in means]
     seen = looks(history, outside, num_stopping=1)
     assert [one.column for one in seen.columns[:3]] == ["c12", "c13", "c0"]
     assert seen.left_out == ("c10", "c11")
@@ -121,12 +122,13 @@ def test_a_figure_that_the_day_lacks_is_said_to_be_of_an_older_day_and_is_no_ala
     draw = np.random.default_rng(1)
     history = {
         day: {
-            "rows": Figure("count", 20),
-            "missing c0": Figure("share", float(draw.uniform(0, 0.1)), num=500),
+            "rows": ROWS,
+            "missing c0": Figure(Sort.MISSING, ("c0",), "share", float(draw.uniform(0, 0.1)), num=500),
         }
         for day in DAYS
     }
-    history[DAYS[-2]]["missing c0"] = Figure("share", 0.9, num=500)  # was outside its limits then
+    far = history[DAYS[-2]]["missing c0"]._replace(value=0.9)  # was outside its limits then
+    history[DAYS[-2]]["missing c0"] = far
     del history[DAYS[-1]]["missing c0"]
     (figure,) = (one for one in looks(history, [], num_stopping=0).figures if one.figure == "missing c0")
     assert figure.holds
@@ -135,7 +137,8 @@ def test_a_figure_that_the_day_lacks_is_said_to_be_of_an_older_day_and_is_no_ala
 
 def test_limits_of_a_day_are_those_that_it_was_judged_by() -> None:
     draw = np.random.default_rng(1)
-    history = {day: {"missing x": Figure("share", float(draw.uniform(0, 0.1)), num=500)} for day in DAYS}
+    missing = Figure(Sort.MISSING, ("x",), "share", 0.0, num=500)
+    history = {day: {"missing x": missing._replace(value=float(draw.uniform(0, 0.1)))} for day in DAYS}
     limits = learn(history, DAYS[-1], false_alarms_per_year=1)
     of_days = limits_of_days("missing x", history, DAYS, chance=limits.chances["missing x"])
     assert [of_days[DAYS[-1]]] == limits.of(history[DAYS[-1]])

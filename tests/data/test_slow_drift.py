@@ -14,7 +14,7 @@ from daybreak.contract.record_parts import Expectation
 from daybreak.contract.record_types import Dataset, Report
 from daybreak.contract.sections import ValidateParams
 from daybreak.data import suite
-from daybreak.data.day_figures import Figure
+from daybreak.data.figure import Figure, Sort
 from daybreak.data.partitions import CLEAN, part_of, partitions
 from daybreak.data.slow_drift import WINDOW, drifting, unlike_anchor, was_looked_at
 from daybreak.examples.shop.sold_lines import LINES
@@ -46,14 +46,16 @@ def history(
         odds = 0.15 / 0.85 * draw.lognormal(0, 0.15)
         rate = draw.binomial(int(rows), odds / (1 + odds)) / int(rows) * changed.get("rate", 1)
         follows = np.tanh(np.arctanh(0.3 * changed.get("follows", 1)) + draw.normal(0, 0.04))
-        figures[day] = {
-            "rows": Figure("count", rows, num=rows),
-            "mean fraud": Figure("rate", rate, num=rows),
-            "fraud against price": Figure("correlation", follows, num=rows, error=0.03),
-            "size price": Figure("factor", draw.normal(2, 0.05), error=0.02),
-            "missing fraud": Figure("share", draw.binomial(int(rows), 0.02) / rows, num=rows),
-            "new item": Figure("share", 0.01, num=rows),
-        }
+        size, missing = draw.normal(2, 0.05), draw.binomial(int(rows), 0.02) / rows
+        of_day = [
+            Figure(Sort.ROWS, (), "count", rows, num=rows),
+            Figure(Sort.MEAN, ("fraud",), "rate", rate, num=rows),
+            Figure(Sort.LABEL_CORRELATION, ("fraud", "price"), "correlation", follows, num=rows, error=0.03),
+            Figure(Sort.SIZE, ("price",), "factor", size, error=0.02),
+            Figure(Sort.MISSING, ("fraud",), "share", missing, num=rows),
+            Figure(Sort.NEW, ("item",), "share", 0.01, num=rows),
+        ]
+        figures[day] = {one.name: one for one in of_day}
     return figures
 
 
@@ -63,7 +65,6 @@ def found(figures: dict[date, dict[str, Figure]], *, since: date = date.min) -> 
         figures,
         max(figures),
         false_alarms_per_year=2,
-        label="fraud",
         since={"rows": since, "size price": since},
     )
     return [one.figure for one in trends]
@@ -93,8 +94,7 @@ def test_sound_days_drift_no_more_often_than_stated() -> None:
         figures = history(WINDOW + 100, seed=seed)
         days = sorted(figures)
         names = [
-            [one.figure for one in drifting(figures, day, false_alarms_per_year=20, label="fraud")]
-            for day in days[WINDOW:]
+            [one.figure for one in drifting(figures, day, false_alarms_per_year=20)] for day in days[WINDOW:]
         ]
         alarms += sum(bool(set(now) - set(before)) for before, now in pairwise(names))
     assert alarms <= 2 * 5 * 100 / 365 + 3 * np.sqrt(2 * 5 * 100 / 365)
@@ -102,7 +102,7 @@ def test_sound_days_drift_no_more_often_than_stated() -> None:
 
 def test_a_trend_is_said_with_where_it_began_and_ended() -> None:
     figures = history(since=130, rows=-0.01)
-    (one,) = drifting(figures, max(figures), false_alarms_per_year=2, label="fraud")
+    (one,) = drifting(figures, max(figures), false_alarms_per_year=2)
     assert len(one.days) == len(one.values) == WINDOW
     assert one.days[-1] == max(figures)
     assert one.began == pytest.approx(720, rel=0.15)  # five days of seven have 800 rows, two have 480
@@ -113,7 +113,7 @@ def test_a_trend_is_said_with_where_it_began_and_ended() -> None:
 def test_a_figure_that_is_off_and_weeks_that_were_accepted_are_not_judged() -> None:
     figures = history(since=130, rows=-0.01)
     newest = max(figures)
-    assert drifting(figures, newest, false_alarms_per_year=2, label="fraud", off=["rows"]) == []
+    assert drifting(figures, newest, false_alarms_per_year=2, off=["rows"]) == []
     assert found(figures, since=newest - timedelta(days=30)) == []
     assert found(figures, since=newest - timedelta(days=WINDOW)) == ["rows"]
 

@@ -25,7 +25,7 @@ from math import atanh as fisher
 from typing import NamedTuple
 
 from daybreak.contract.formats import percent, percents
-from daybreak.data.day_figures import Figure, Kind
+from daybreak.data.figure import Figure, Kind, Sort
 from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SETTLED, SeriesForecast, forecast
 
 DAYS = 365  # that are learned from
@@ -38,94 +38,50 @@ LEAST_KNOWN = 0.1  # of the pairs of two columns, for that of new ones to be loo
 LEAST_SLICE = 0.1  # of the rows, for the label there to be looked at by itself
 MOST_SLICES = 8  # values of a small category
 LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
-AGAIN, QUARANTINED = "as an earlier day", "quarantined"
-SLICE = " = "
-# Of a label and what the features say of it.
-BESIDE, AGAINST, SLOPE = " beside forecast", " against forecast", " by forecast"
-
 History = Mapping[date, Mapping[str, Figure]]
 
-# The family of a figure, by the first word or by a part of the name.
-_FAMILIES = {
-    "rows": "volume",
-    "copies": "repetition",
-    "as": "repetition",
-    "quarantined": "repetition",
-    "missing": "values",
-    "several": "relations",
-    "far": "relations",
-    "first": "times",
-    "last": "times",
-    "longest": "times",
-    "spike": "spikes",
-}
-_RELATED = (" with ", " by ", " against ")
 UPWARDS = ("repetition", "spikes")  # families of which only too much is wrong
 DRIFT_SHARE = 0.2  # of the false alarms, for the limits of drift that init proposes
-LABELS, LABEL_PARTS = "labels", "parts of labels"
-_OF_LABELS = {LABELS: 0.25, LABEL_PARTS: 0.25}  # of the chance of a day; the other families share the rest
-
-# The sentence of a figure, by the first word of the name, or by the word between two columns.
-_SENTENCES = {
-    "rows": "{value} rows",
-    "distinct": "{value} different values of {rest}",
-    "new": "{rest} is new in {value} of the rows",
-    "missing": "{rest} is missing in {value} of the rows",
-    "top": "the most frequent {rest} has {value} of the rows",
-    "size": "{rest} is {value} in the geometric mean",
-    "negative": "{rest} is negative in {value} of the rows",
-    "zero": "{rest} is zero in {value} of the rows",
-    "far": "{rest} is off by more than a factor of two in {value} of the rows",
-    "first": "the first row comes at {value}",
-    "last": "the last row comes at {value}",
-    "longest": "the longest time without a row is {value}",
-    "mean": "the mean {rest} is {value}",
-    "neither": "{rest} is neither 0 nor 1 in {value} of the rows",
-    "label": "{rest}, the label's odds are {value} times those expected beside the other rows",
-    "spike": "one value of {rest} is in {value} more of the rows than usual",
-    "copies": "{value} of the rows are alike to another but for ids and time",
-    "quarantined": "{value} of the rows are in quarantine",
-    "as": "{value} of the rows are those of an earlier day but for ids and time",
-}
-
-# The sentence of a label's figure, by the end of the name.
-_OF_FORECAST = {
-    AGAINST: "{label} is correlated by {value} with its forecast",
-    SLOPE: "{label} rises by {value} where its forecast by the features rises by 1",
-}
+# Of the chance of a day; the other families share the rest.
+_OF_LABELS = {"labels": 0.25, "parts of labels": 0.25}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
     """A figure of a day, and between what it was expected."""
 
-    name: str
-    kind: Kind
-    value: float
+    figure: Figure
     low: float
     high: float
 
     @property
+    def name(self) -> str:
+        """The name of the figure."""
+        return self.figure.name
+
+    @property
     def holds(self) -> bool:
         """Returns whether the figure is within its limits."""
-        return self.low <= self.value <= self.high
+        return self.low <= self.figure.value <= self.high
 
     @property
     def excess(self) -> float:
         """Returns how far outside the figure is, in widths of what was expected."""
-        value, low, high = (scaled(self.kind, number) for number in (self.value, self.low, self.high))
+        kind = self.figure.kind
+        value, low, high = (scaled(kind, number) for number in (self.figure.value, self.low, self.high))
         return max(low - value, value - high) / max(high - low, 1e-9)
 
     def __str__(self) -> str:
-        if self.kind in ("share", "rate"):
-            value, low, high = percents(self.value, self.low, self.high)
+        figure = self.figure
+        if figure.kind in ("share", "rate"):
+            value, low, high = percents(figure.value, self.low, self.high)
         else:
-            value, low, high = (in_words(self.kind, number) for number in (self.value, *self._shown()))
-        return f"{sentence(self.name, self.kind, value)}, between {low} and {high} expected"
+            value, low, high = (in_words(figure.kind, number) for number in (figure.value, *self._shown()))
+        return f"{figure.in_words(value)}, between {low} and {high} expected"
 
     def _shown(self) -> tuple[float, float]:
         """Returns the limits as they are written: 24 rows are outside of 24.3 to 94.2, which is 25 to 94."""
-        if self.kind != "count" or not (isfinite(self.low) and isfinite(self.high)):
+        if self.figure.kind != "count" or not (isfinite(self.low) and isfinite(self.high)):
             return self.low, self.high
         return ceil(self.low), floor(self.high)
 
@@ -133,6 +89,7 @@ class Limit:
 class Learned(NamedTuple):
     """What the days before say of a figure."""
 
+    figure: Figure  # of the newest of them
     forecast: SeriesForecast
     num_units: float  # that the share of all these days together is of
 
@@ -157,10 +114,10 @@ class DayLimits:
         limits = []
         for name, learned in self.learned.items():
             figure = figures.get(name)
-            if figure is None and _is_slice(name):
-                figure = _gone(name, figures)
+            if figure is None:
+                figure = _gone(learned.figure, figures.values())
             if figure is not None:
-                limits.append(_limit(name, figure, learned, self.chances[name]))
+                limits.append(_limit(figure, learned, self.chances[name]))
         return limits
 
     @property
@@ -187,16 +144,16 @@ def learn(
         off: figures without a limit.
     """
     days = sorted(other for other in history if other < day)[-DAYS:]
-    names = dict.fromkeys(name for other in days for name in history[other])
+    newest = {name: figure for other in days for name, figure in history[other].items()}
     learned = {
         name: known
-        for name in names
-        if name not in off and (known := _learned(name, history, days, weekday=day.weekday()))
+        for name, figure in newest.items()
+        if name not in off and (known := _learned(figure, history, days, weekday=day.weekday()))
     }
-    learned = {name: known for name, known in learned.items() if _is_worth_a_look(name, learned)}
+    learned = {name: known for name, known in learned.items() if _is_worth_a_look(known, learned)}
     for name in _small_slices(learned):
         del learned[name]
-    families = {name: family(name, label=label) for name in learned}
+    families = {name: known.figure.family(label) for name, known in learned.items()}
     shares = _shares(Counter(families.values()))
     a_day = (1 - DRIFT_SHARE) * false_alarms_per_year / DAYS_PER_YEAR
     chances = {name: a_day * shares[each] / (1 if each in UPWARDS else 2) for name, each in families.items()}
@@ -211,64 +168,45 @@ def _shares(sizes: Mapping[str, int]) -> dict[str, float]:
     return {each: shares[each] / num for each, num in sizes.items()}
 
 
-def family(name: str, *, label: str = "") -> str:
-    """Returns the family of a figure; the figures of a family share its rate of false alarms evenly.
-
-    >>> family("rows"), family("new item"), family("new item with description")
-    ('volume', 'values', 'relations')
-    >>> family("mean fraud", label="fraud"), family("fraud against price", label="fraud")
-    ('labels', 'parts of labels')
-    """
-    of_forecast = {f"{label}{each}" for each in (BESIDE, AGAINST, SLOPE)}
-    if name in of_forecast | {f"mean {label}", f"missing {label}", f"neither {label}"}:
-        return LABELS
-    if name.startswith(("label where ", f"{label} against ")):
-        return LABEL_PARTS
-    if name == "mean hour":
-        return "times"
-    first = name.partition(" ")[0]
-    if first in _FAMILIES:
-        return _FAMILIES[first]
-    if any(word in name for word in _RELATED) and SLICE not in name:
-        return "relations"
-    return "values" if first == "new" else "columns"
-
-
-def _is_slice(name: str) -> bool:
-    """Returns whether a figure is the share of a value of a small category, 0 where it is not listed."""
-    return SLICE in name and not name.startswith("label ")
-
-
-def _gone(name: str, figures: Mapping[str, Figure]) -> Figure | None:
+def _gone(figure: Figure, others: Collection[Figure]) -> Figure | None:
     """Returns a value's share of no rows on a day that lists other values of the small category."""
-    column = name.partition(SLICE)[0]
-    others = (figure for other, figure in figures.items() if other.startswith(f"{column}{SLICE}"))
-    other = next(others, None)
-    return Figure("share", 0.0, num=other.num) if other else None
+    if figure.sort is not Sort.SLICE:
+        return None
+    listed = (other for other in others if other.sort is Sort.SLICE and other.of[0] == figure.of[0])
+    return figure._replace(value=0.0, num=other.num) if (other := next(listed, None)) else None
 
 
 def _small_slices(learned: Mapping[str, Learned]) -> list[str]:
     """Returns the values of small categories, and the label's figures there, beyond the most frequent."""
-    shares = {name: known.forecast.expected for name, known in learned.items() if _is_slice(name)}
-    by_column: dict[str, list[str]] = {}
-    for name in sorted(shares, key=lambda name: -shares[name]):
-        by_column.setdefault(name.partition(SLICE)[0], []).append(name)
-    kept = {name for names in by_column.values() for name in names[:MOST_SLICES]}
-    kept |= {f"label where {name}" for name in kept if plain("share", shares[name]) >= LEAST_SLICE}
-    return [name for name in learned if SLICE in name and name not in kept]
+    shares = {
+        known.figure.of: plain("share", known.forecast.expected)
+        for known in learned.values()
+        if known.figure.sort is Sort.SLICE
+    }
+    by_column: dict[str, list[tuple[str, ...]]] = {}
+    for of in sorted(shares, key=lambda of: -shares[of]):
+        by_column.setdefault(of[0], []).append(of)
+    kept = {of for values in by_column.values() for of in values[:MOST_SLICES]}
+
+    def is_kept(figure: Figure) -> bool:
+        if figure.sort in (Sort.ODDS_WHERE, Sort.LABEL_WHERE):
+            return figure.of[1:] in kept and shares[figure.of[1:]] >= LEAST_SLICE
+        return figure.sort is not Sort.SLICE or figure.of in kept
+
+    return [name for name, known in learned.items() if not is_kept(known.figure)]
 
 
-def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
+def _is_worth_a_look(known: Learned, learned: "Mapping[str, Learned]") -> bool:
     """Returns whether a relation holds often enough, and a value of a small category is there at all."""
-    first = name.partition(" ")[0]
-    expected = learned[name].forecast.expected
-    if first == "new" and family(name) == "relations":
+    expected, sort = known.forecast.expected, known.figure.sort
+    if sort is Sort.NEW_PAIR:
         return plain("share", expected) <= 1 - LEAST_KNOWN
-    if first in ("several", "far"):
+    if sort in (Sort.SEVERAL, Sort.FAR):
         return plain("share", expected) <= 1 - LEAST_HOLDING
-    if " by " in name and f"far {name}" in learned:
-        return _is_worth_a_look(f"far {name}", learned)
-    if _is_slice(name):
+    if sort is Sort.USUAL:
+        far = learned.get(known.figure._replace(sort=Sort.FAR).name)
+        return far is None or _is_worth_a_look(far, learned)
+    if sort is Sort.SLICE:
         return plain("share", expected) > 0
     return True
 
@@ -295,7 +233,7 @@ def limits_of_days(name: str, history: History, days: Sequence[date], *, chance:
         expected = forecast(series[begin:end], weekdays[begin:end], weekday=day.weekday())
         if expected:
             nums = sum(known[other].num for other in of_known[begin:end])
-            limits[day] = _limit(name, known[day], Learned(expected, nums), chance)
+            limits[day] = _limit(known[day], Learned(known[day], expected, nums), chance)
     return limits
 
 
@@ -308,15 +246,16 @@ def figure_of_days(name: str, history: History, *, until: date, most: int) -> di
 def _known(name: str, history: History, days: Sequence[date]) -> dict[date, Figure]:
     """Returns a figure on the days that have it, in order."""
     known = {other: history[other][name] for other in days if name in history[other]}
-    if _is_slice(name):
-        gone = {other: _gone(name, history[other]) for other in days if other not in known}
+    if known:
+        one = next(iter(known.values()))
+        gone = {other: _gone(one, history[other].values()) for other in days if other not in known}
         known |= {other: figure for other, figure in gone.items() if figure}
     return dict(sorted(known.items()))
 
 
-def _learned(name: str, history: History, days: Sequence[date], *, weekday: int) -> Learned | None:
+def _learned(newest: Figure, history: History, days: Sequence[date], *, weekday: int) -> Learned | None:
     """Returns the forecast of a figure from `days`; None where too many days lack the figure."""
-    known = _known(name, history, days)
+    known = _known(newest.name, history, days)
     if len(known) < LEAST_SHARE * len(days):
         return None
     expected = forecast(
@@ -324,10 +263,10 @@ def _learned(name: str, history: History, days: Sequence[date], *, weekday: int)
         [other.weekday() for other in known],
         weekday=weekday,
     )
-    return Learned(expected, sum(figure.num for figure in known.values())) if expected else None
+    return Learned(newest, expected, sum(figure.num for figure in known.values())) if expected else None
 
 
-def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
+def _limit(figure: Figure, learned: Learned, chance: float) -> Limit:
     """Returns the limits of a figure, where it is outside on one side with that chance."""
     below, above = learned.forecast.reach(chance)
     expected = learned.forecast.expected
@@ -337,15 +276,9 @@ def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
     if figure.kind in _ENDS:  # so many rows show no rate or correlation beyond these
         least, most = (scaled(figure.kind, end, num=figure.num) for end in _ENDS[figure.kind])
         low, high = low if low > least else -inf, high if high < most else inf
-    if family(name) in UPWARDS:
+    if figure.sort.family in UPWARDS:
         low = 0.0
-    return Limit(
-        name=name,
-        kind=figure.kind,
-        value=figure.value,
-        low=plain(figure.kind, low),
-        high=plain(figure.kind, high),
-    )
+    return Limit(figure=figure, low=plain(figure.kind, low), high=plain(figure.kind, high))
 
 
 def _by_rows(figure: Figure, expected: float, num_units: float, chance: float) -> tuple[float, float]:
@@ -411,31 +344,11 @@ def plain(kind: Kind, number: float) -> float:
     return number
 
 
-def sentence(name: str, kind: Kind, value: str) -> str:
-    """Returns what a figure is, as a sentence with this value."""
-    first, _, rest = name.partition(" ")
-    if first == "several":
-        column, _, of = rest.rpartition(" of ")
-        return f"{value} of the values of {of} come with several of {column}"
-    if first in _SENTENCES:
-        return _SENTENCES[first].format(value=value, rest=rest)
-    if name.endswith(BESIDE):
-        odds = f"the odds of {name.removesuffix(BESIDE)} are {value} times"
-        plainly = f"{name.removesuffix(BESIDE)} is {value} beside"
-        return f"{odds if kind == 'factor' else plainly} what the features lead one to expect"
-    for of_forecast in (AGAINST, SLOPE):
-        if name.endswith(of_forecast):
-            return _OF_FORECAST[of_forecast].format(label=name.removesuffix(of_forecast), value=value)
-    if " by " in name:
-        return f"{name.replace(' by ', ' by its ')} is {value} times the usual"
-    return f"{name} in {value} of the rows" if SLICE in name else f"{name} is correlated by {value}"
-
-
-def in_a_sentence(name: str, figure: Figure) -> str:
+def in_a_sentence(figure: Figure) -> str:
     """Returns a figure of a day, without limits, as a sentence."""
     if figure.kind in ("share", "rate"):
-        return sentence(name, figure.kind, percent(figure.value))
-    return sentence(name, figure.kind, in_words(figure.kind, figure.value))
+        return figure.in_words(percent(figure.value))
+    return figure.in_words(in_words(figure.kind, figure.value))
 
 
 def in_words(kind: Kind, value: float) -> str:

@@ -1,30 +1,8 @@
 """Computes the figures of a day's clean rows that limits are learned for, from the schema alone.
 
-Of each kind of column, with `WINDOW` earlier partitions as what is known:
-
-    rows, distinct X, missing X       numbers of rows and of different values, the share of nulls
-    new X, new X with Y               rows with a new value; rows with two known values that are new together:
-                                      an item's description, a customer's country and items
-    X by Y, far X by Y                a number relative to the usual number for the value of Y, such as an
-                                      item's price: the mean logarithm of the ratio, and the share off by a
-                                      factor of two
-    several X of Y                    values of Y with several values of X: customers of one invoice
-    top X, size X, negative X, zero X a column by itself
-    mean X, neither X                 of a column of 0 and 1: the share of 1, and of what is neither
-    spike X                           by how much the share of one value of a number is above its usual share:
-                                      a sentinel such as -999, or a default
-    X = V                             share of a small category's value
-    X against Y                       rank correlation of two numbers
-    label beside forecast             the label's mean beside what the features lead one to expect
-                                      (daybreak/data/label_forecast.py), of a rate as a ratio of odds
-    label where X = V                 the same for the rows of V, beside the other rows
-    label by forecast                 by how much the label rises where its forecast rises by 1, the slope of
-                                      calibration (Cox 1958), which is near 1 on a day of any rate
-    label against forecast, against X rank correlation of the label with its forecast and each number; with a
-                                      small category the correlation ratio of the ranks
-    first hour, last hour, mean hour, longest gap
-    copies, as an earlier day         rows equal but for ids and times, within the day; and the Jaccard
-                                      similarity with the most similar earlier day, by MinHash (Broder 1997)
+daybreak/data/figure.py lists them. Those of relations and of the label compare a day with `WINDOW` earlier
+partitions. Correlations are of ranks; the label's with a small category is the correlation ratio of the
+ranks. Copies are rows equal but for ids and times.
 
 What is usual is the median of the last `USUAL_DAYS` days that had the value. Pure.
 """
@@ -32,12 +10,13 @@ What is usual is the median of the last `USUAL_DAYS` days that had the value. Pu
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import date
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from daybreak.contract.table import Category, Id, Table
 from daybreak.data.day_sample import Sample, is_label, pair, signature, thinned
+from daybreak.data.figure import Amount, Figure, Kind, Sort
 from daybreak.data.label_forecast import LEARNED_DAYS, label_forecast
 
 if TYPE_CHECKING:
@@ -47,8 +26,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
     Rows = NDArray[np.bool_]
 
-Kind = Literal["count", "share", "rate", "mean", "factor", "hours", "correlation"]
-
 WINDOW = 56  # earlier partitions that are known
 USUAL_DAYS = 5
 MOST_KEYS, MOST_NUMBERS = 6, 6  # columns of a wide table that are looked at together
@@ -57,19 +34,6 @@ LEAST_ROWS = 10  # that a mean is of
 LEAST_HOURS = 5  # that a variance between hours is of
 HOUR = "(hour)"  # a feature that each label is forecast from
 CLOCK_H = 1 / 60  # to which the first and the last hour are known
-
-
-class Figure(NamedTuple):
-    """A figure of a day, and the error that its rows alone would give it.
-
-    `num` is the number of independent units that a share or a rate is of; `error` the standard error of what
-    is neither. A `rate` is the share of labels that are 1; a `factor` is a logarithm.
-    """
-
-    kind: Kind
-    value: float
-    num: float = 0.0
-    error: float = 0.0
 
 
 def figures_of(
@@ -91,7 +55,7 @@ def figures_of(
         together = _Together(tuple(thinned(sample, share, table) for sample in known), table)
         for place in of_share:
             own = together.of_day(place)
-            figures[samples[place].day] = {name: one for name, one in own if np.isfinite(one.value)}
+            figures[samples[place].day] = {one.name: one for one in own if np.isfinite(one.value)}
     return figures
 
 
@@ -107,7 +71,7 @@ def quarantined_of(sample: Sample, bad_hours: "Numbers", *, num: float) -> Figur
     is_bad = np.arange(len(sample) + len(bad)) >= len(sample)
     by_hour = _Day(len(is_bad), None, np.concatenate([sample.hours, bad])).share_by_hour(is_bad)
     share = len(bad_hours) / max(1, len(bad_hours) + sample.num_rows)
-    return Figure("share", share, num=min(num, by_hour.num or num))
+    return Figure(Sort.QUARANTINED, (), "share", share, num=min(num, by_hour.num or num))
 
 
 class _Together:
@@ -128,13 +92,15 @@ class _Together:
         self._groups = sorted(groups, key=lambda name: name != table.unit)[:MOST_KEYS]
         self._paired = sorted(names, key=lambda name: name not in self._groups)[:MOST_KEYS]
         known = {name: self._known(values) for name, values in self._keys.items()}
-        self._new = {f"new {name}": (self._keys[name] != 0, ~known[name]) for name in names}
+        self._new: dict[tuple[Sort, tuple[str, ...]], tuple[Rows, Rows]] = {
+            (Sort.NEW, (name,)): (self._keys[name] != 0, ~known[name]) for name in names
+        }
         for one, other in combinations(self._paired, 2):
             both = known[one] & known[other]
             pairs = pair(self._keys[one], self._keys[other])
-            self._new[f"new {one} with {other}"] = (both, ~self._known(pairs))
+            self._new[Sort.NEW_PAIR, (one, other)] = (both, ~self._known(pairs))
         self._beside = {
-            f"{number} by {group}": self._beside_usual(group, number)
+            (number, group): self._beside_usual(group, number)
             for group in self._groups
             for number in self._paired_numbers
             if not _is_yes_or_no(self._numbers[number])
@@ -219,12 +185,13 @@ class _Together:
         day = slice(self._ends[place], self._ends[place + 1])
         return label_forecast(self._numbers[self._label], keys, numbers, before=before, day=day)
 
-    def of_day(self, place: int) -> Iterator[tuple[str, Figure]]:
+    def of_day(self, place: int) -> Iterator[Figure]:
         """Yields the figures of a day."""
         sample, rows = self._samples[place], slice(self._ends[place], self._ends[place + 1])
         units = self._keys[self._table.unit][rows] if self._table.unit in self._keys else None
         day = _Day(len(sample), units, sample.hours)
-        yield "rows", Figure("count", float(sample.num_rows), num=day.num(np.ones(len(sample), np.bool_)))
+        num = day.num(np.ones(len(sample), np.bool_))
+        yield Figure(Sort.ROWS, (), "count", float(sample.num_rows), num=num)
         if not len(sample):
             return
         # A label that is not known yet is left out of its day's columns, rather than counted as nulls.
@@ -241,8 +208,8 @@ class _Together:
         yield from _of_slices(day, keys, sample)
         for name, above in self._spikes.items():
             if name in numbers:
-                num = day.num(np.ones(len(sample), np.bool_))
-                yield f"spike {name}", Figure("share", max(0.0, round(float(above[rows].max()), 9)), num=num)
+                most = max(0.0, round(float(above[rows].max()), 9))
+                yield Figure(Sort.SPIKE, (name,), "share", most, num=num)
         if self._label in numbers:
             forecast = self._forecast(place)
             yield from _of_label(day, self._label, forecast, keys=keys, numbers=numbers, small=sample.small)
@@ -250,26 +217,24 @@ class _Together:
         for one, other in combinations(paired, 2):
             if one == self._label:
                 continue
-            yield f"{one} against {other}", _correlation(numbers[one], numbers[other])
+            yield Figure(Sort.CORRELATION, (one, other), *_correlation(numbers[one], numbers[other]))
         hashes = signature(sample, self._table)
         first = np.zeros(len(sample), dtype=np.bool_)
         first[np.unique(hashes, return_index=True)[1]] = True
-        yield "copies", day.share(~first)
+        yield Figure(Sort.COPIES, (), *day.share(~first))
 
-    def _of_relations(
-        self, day: "_Day", keys: "Mapping[str, Keys]", rows: slice
-    ) -> Iterator[tuple[str, Figure]]:
+    def _of_relations(self, day: "_Day", keys: "Mapping[str, Keys]", rows: slice) -> Iterator[Figure]:
         if rows.start:  # the first day knows none before it
-            for name, (looked_at, new) in self._new.items():
-                yield name, day.share(new[rows], among=looked_at[rows])
-            for name, logs in self._beside.items():
+            for (sort, of), (looked_at, new) in self._new.items():
+                yield Figure(sort, of, *day.share(new[rows], among=looked_at[rows]))
+            for both, logs in self._beside.items():
                 there = np.isfinite(logs[rows])
-                yield name, day.mean("factor", np.clip(logs[rows], -1, 1), among=there)
-                yield f"far {name}", day.share(np.abs(logs[rows]) > np.log(2), among=there)
+                yield Figure(Sort.USUAL, both, *day.mean("factor", np.clip(logs[rows], -1, 1), among=there))
+                yield Figure(Sort.FAR, both, *day.share(np.abs(logs[rows]) > np.log(2), among=there))
         paired = [name for name in self._paired if name in keys]
-        for of, several in permutations(paired, 2):
-            if of in self._groups:
-                yield f"several {several} of {of}", _several(keys[of], keys[several])
+        for group, several in permutations(paired, 2):
+            if group in self._groups:
+                yield Figure(Sort.SEVERAL, (several, group), *_several(keys[group], keys[several]))
 
 
 class _Day:
@@ -291,73 +256,73 @@ class _Day:
         sizes = np.bincount(self._units[among])
         return float(sizes.sum()) ** 2 / max(1.0, float((sizes.astype(np.float64) ** 2).sum()))
 
-    def share(self, rows: "Rows", *, among: "Rows | None" = None) -> Figure:
+    def share(self, rows: "Rows", *, among: "Rows | None" = None) -> Amount:
         """Returns the share of these rows."""
         there = np.ones(self._num_rows, dtype=np.bool_) if among is None else among
         if there.sum() < LEAST_ROWS:
-            return Figure("share", float("nan"))
-        return Figure("share", float(rows[there].mean()), num=self.num(there))
+            return Amount("share", float("nan"))
+        return Amount("share", float(rows[there].mean()), num=self.num(there))
 
-    def share_by_hour(self, rows: "Rows", *, among: "Rows | None" = None) -> Figure:
+    def share_by_hour(self, rows: "Rows", *, among: "Rows | None" = None) -> Amount:
         """Returns the share of these rows, of as many units as its variance between hours shows.
 
         Rows of an hour share its weather, or the sensor that failed: their number says little.
         """
-        figure = self.share(rows, among=among)
+        amount = self.share(rows, among=among)
         there = np.ones(self._num_rows, dtype=np.bool_) if among is None else among
-        hours, share = self._hours[there], figure.value
+        hours, share = self._hours[there], amount.value
         num_hours = len(np.unique(hours))
         if not 0 < share < 1 or num_hours < LEAST_HOURS:
-            return figure
+            return amount
         sums = np.bincount(hours, rows[there] - share)
         variance = float((sums**2).sum()) / len(hours) ** 2 * num_hours / (num_hours - 1)
-        return figure._replace(num=min(figure.num, max(1.0, share * (1 - share) / variance)))
+        return amount._replace(num=min(amount.num, max(1.0, share * (1 - share) / variance)))
 
-    def mean(self, kind: Kind, values: "Numbers", *, among: "Rows") -> Figure:
+    def mean(self, kind: Kind, values: "Numbers", *, among: "Rows") -> Amount:
         """Returns the mean of these values."""
         if among.sum() < LEAST_ROWS:
-            return Figure(kind, float("nan"))
+            return Amount(kind, float("nan"))
         num, spread = self.num(among), float(values[among].std())
-        return Figure(kind, float(values[among].mean()), num=num, error=spread / max(1.0, num) ** 0.5)
+        return Amount(kind, float(values[among].mean()), num=num, error=spread / max(1.0, num) ** 0.5)
 
 
-def _of_keys(
-    day: _Day, keys: "Mapping[str, Keys]", sample: Sample, table: Table
-) -> Iterator[tuple[str, Figure]]:
+def _of_keys(day: _Day, keys: "Mapping[str, Keys]", sample: Sample, table: Table) -> Iterator[Figure]:
     for name, values in keys.items():
         there = values[values != 0]
         distinct, counts = np.unique(there, return_counts=True)
-        yield f"distinct {name}", Figure("count", len(distinct) / sample.share, num=float(len(distinct)))
-        if len(distinct):
-            yield f"top {name}", day.share(values == distinct[counts.argmax()], among=values != 0)
+        num = len(distinct)
+        yield Figure(Sort.DISTINCT, (name,), "count", num / sample.share, num=float(num))
+        if num:
+            most = values == distinct[counts.argmax()]
+            yield Figure(Sort.TOP, (name,), *day.share(most, among=values != 0))
         if _may_miss(table, name):
-            yield f"missing {name}", day.share_by_hour(values == 0)
+            yield Figure(Sort.MISSING, (name,), *day.share_by_hour(values == 0))
 
 
 def _of_numbers(
     day: _Day, numbers: "Mapping[str, Numbers]", table: Table, flags: Set[str]
-) -> Iterator[tuple[str, Figure]]:
+) -> Iterator[Figure]:
     """Yields the figures of single numbers, of which `flags` have been 0 or 1."""
     for name, values in numbers.items():
         there = np.isfinite(values)
         if _may_miss(table, name):
-            yield f"missing {name}", day.share_by_hour(~there)
+            yield Figure(Sort.MISSING, (name,), *day.share_by_hour(~there))
         if name in flags:
             is_either = np.isin(values, (0, 1))
-            yield f"neither {name}", day.share(there & ~is_either, among=there)
+            yield Figure(Sort.NEITHER, (name,), *day.share(there & ~is_either, among=there))
             there = is_either
         if not there.any():
             continue
         if name in flags or _is_yes_or_no(values):
-            mean = day.share(values == 1, among=there)
-            yield f"mean {name}", mean._replace(kind="rate") if is_label(table, name) else mean
+            mean = Figure(Sort.MEAN, (name,), *day.share(values == 1, among=there))
+            yield mean._replace(kind="rate") if is_label(table, name) else mean
             continue
         top, counts = np.unique(values[there], return_counts=True)
-        yield f"top {name}", day.share(values == top[counts.argmax()], among=there)
-        yield f"negative {name}", day.share_by_hour(values < 0, among=there)
-        yield f"zero {name}", day.share_by_hour(values == 0, among=there)
+        yield Figure(Sort.TOP, (name,), *day.share(values == top[counts.argmax()], among=there))
+        yield Figure(Sort.NEGATIVE, (name,), *day.share_by_hour(values < 0, among=there))
+        yield Figure(Sort.ZERO, (name,), *day.share_by_hour(values == 0, among=there))
         logs = np.log(np.abs(np.where(there & (values != 0), values, 1)))
-        yield f"size {name}", day.mean("factor", logs, among=there & (values != 0))
+        yield Figure(Sort.SIZE, (name,), *day.mean("factor", logs, among=there & (values != 0)))
 
 
 def _may_miss(table: Table, name: str) -> bool:
@@ -365,22 +330,24 @@ def _may_miss(table: Table, name: str) -> bool:
     return table.columns[name].nullable or is_label(table, name)
 
 
-def _of_times(hours: "Numbers") -> Iterator[tuple[str, Figure]]:
+def _of_times(hours: "Numbers") -> Iterator[Figure]:
     hours = hours[np.isfinite(hours)]
     ordered = np.unique(hours)
     if len(ordered) < LEAST_ROWS:
         return
     error = (ordered[-1] - ordered[0]) / len(ordered) + CLOCK_H  # the mean gap is how far an end may move
-    yield "first hour", Figure("hours", float(ordered[0]), error=error)
-    yield "last hour", Figure("hours", float(ordered[-1]), error=error)
-    yield "longest gap", Figure("hours", float(np.diff(ordered).max()), error=error)
-    yield "mean hour", Figure("hours", float(hours.mean()), error=float(hours.std()) / len(ordered) ** 0.5)
+    yield Figure(Sort.FIRST_HOUR, (), "hours", float(ordered[0]), error=error)
+    yield Figure(Sort.LAST_HOUR, (), "hours", float(ordered[-1]), error=error)
+    yield Figure(Sort.LONGEST_GAP, (), "hours", float(np.diff(ordered).max()), error=error)
+    yield Figure(
+        Sort.MEAN_HOUR, (), "hours", float(hours.mean()), error=float(hours.std()) / len(ordered) ** 0.5
+    )
 
 
-def _of_slices(day: _Day, keys: "Mapping[str, Keys]", sample: Sample) -> Iterator[tuple[str, Figure]]:
+def _of_slices(day: _Day, keys: "Mapping[str, Keys]", sample: Sample) -> Iterator[Figure]:
     """Yields the share of each value of a small category."""
     for name, value, text in _slices(keys, sample.small):
-        yield f"{name} = {text}", day.share(keys[name] == value)
+        yield Figure(Sort.SLICE, (name, text), *day.share(keys[name] == value))
 
 
 def _slices(
@@ -401,68 +368,57 @@ def _of_label(
     keys: "Mapping[str, Keys]",
     numbers: "Mapping[str, Numbers]",
     small: Mapping[str, Mapping[int, str]],
-) -> Iterator[tuple[str, Figure]]:
+) -> Iterator[Figure]:
     """Yields how the label follows from the features: from all of them together, by slice, from each."""
     values = numbers[label]
     known = np.isfinite(values)
     if forecast is not None:
-        everywhere = _Beside.of(day, values, forecast, known)
-        yield f"{label} beside forecast", everywhere.figure
-        yield f"{label} against forecast", _correlation(values, forecast)
-        yield f"{label} by forecast", _slope(day, values, forecast)
+        is_rate = _is_yes_or_no(values)
+        beside, where = Sort.LABEL_BESIDE, Sort.LABEL_WHERE
+        if is_rate:
+            beside, where = Sort.ODDS_BESIDE, Sort.ODDS_WHERE
+        yield Figure(beside, (label,), *_beside(day, values, forecast, known, is_rate=is_rate))
+        yield Figure(Sort.LABEL_FORECAST, (label,), *_correlation(values, forecast))
+        yield Figure(Sort.LABEL_SLOPE, (label,), *_slope(day, values, forecast))
         for name, value, text in _slices(keys, small):
             here = keys[name] == value
-            inside, outside = (_Beside.of(day, values, forecast, known & part) for part in (here, ~here))
-            yield f"label where {name} = {text}", inside.against(outside)
+            inside, outside = (
+                _beside(day, values, forecast, known & part, is_rate=is_rate) for part in (here, ~here)
+            )
+            error = float(np.hypot(inside.error, outside.error))
+            above = inside._replace(value=inside.value - outside.value, error=error)
+            yield Figure(where, (label, name, text), *above)
     for name, other in numbers.items():
         if name != label:
-            yield f"{label} against {name}", _correlation(values, other)
+            yield Figure(Sort.LABEL_CORRELATION, (label, name), *_correlation(values, other))
     for name in small:
         if name in keys and name != label:
-            yield f"{label} against {name}", _correlation_ratio(values, keys[name])
+            yield Figure(Sort.LABEL_CORRELATION, (label, name), *_correlation_ratio(values, keys[name]))
 
 
-class _Beside(NamedTuple):
-    """How far the mean label of some rows is from its forecast, and the error; of a rate in log odds."""
-
-    kind: Kind
-    value: float
-    num: float
-    error: float
-
-    @classmethod
-    def of(cls, day: "_Day", label: "Numbers", forecast: "Numbers", among: "Rows") -> "_Beside":
-        if among.sum() < LEAST_ROWS:
-            return cls("mean", float("nan"), 0.0, 0.0)
-        if not _is_yes_or_no(label):
-            mean = day.mean("mean", label - forecast, among=among)
-            return cls("mean", mean.value, mean.num, mean.error)
-        num, least = day.num(among), 0.5 / (float(among.sum()) + 1)
-        expected = min(1 - least, max(least, float(forecast[among].mean())))
-        rate = (float(label[among].sum()) + 0.5) / (float(among.sum()) + 1)
-        odds = np.log(rate / (1 - rate)) - np.log(expected / (1 - expected))
-        return cls("factor", float(odds), num, float(1 / (num * expected * (1 - expected)) ** 0.5))
-
-    @property
-    def figure(self) -> Figure:
-        return Figure(self.kind, self.value, num=self.num, error=self.error)
-
-    def against(self, other: "_Beside") -> Figure:
-        """Returns how far these rows are from their forecast beside the other rows of the day."""
-        error = float(np.hypot(self.error, other.error))
-        return Figure(self.kind, self.value - other.value, num=self.num, error=error)
+def _beside(day: "_Day", label: "Numbers", forecast: "Numbers", among: "Rows", *, is_rate: bool) -> Amount:
+    """Returns how far the mean label of some rows is from its forecast; of a rate in log odds."""
+    if among.sum() < LEAST_ROWS:
+        return Amount("mean", float("nan"))
+    if not is_rate:
+        return day.mean("mean", label - forecast, among=among)
+    num, least = day.num(among), 0.5 / (float(among.sum()) + 1)
+    expected = min(1 - least, max(least, float(forecast[among].mean())))
+    rate = (float(label[among].sum()) + 0.5) / (float(among.sum()) + 1)
+    odds = np.log(rate / (1 - rate)) - np.log(expected / (1 - expected))
+    return Amount("factor", float(odds), num=num, error=float(1 / (num * expected * (1 - expected)) ** 0.5))
 
 
-def _slope(day: "_Day", label: "Numbers", forecast: "Numbers") -> Figure:
+def _slope(day: "_Day", label: "Numbers", forecast: "Numbers") -> Amount:
     """Returns the slope of the line through the labels by their forecasts."""
     known = np.isfinite(label)
     if known.sum() < LEAST_ROWS or not (spread := float(forecast[known].std())):
-        return Figure("mean", float("nan"))
+        return Amount("mean", float("nan"))
     beside = forecast[known] - forecast[known].mean()
     slope = float((beside * label[known]).mean()) / spread**2
     rest = float((label[known] - slope * beside).std())
     num = day.num(known)
-    return Figure("mean", slope, num=num, error=rest / spread / num**0.5)
+    return Amount("mean", slope, num=num, error=rest / spread / num**0.5)
 
 
 def _is_yes_or_no(values: "Numbers") -> bool:
@@ -474,31 +430,31 @@ def _flag(values: "Numbers") -> float:
     return float(_is_yes_or_no(values)) if np.isfinite(values).any() else np.nan
 
 
-def _several(of: "Keys", values: "Keys") -> Figure:
+def _several(of: "Keys", values: "Keys") -> Amount:
     """Returns the share of the values of one column that come with several of another."""
     both = (of != 0) & (values != 0)
     pairs = np.unique(pair(of[both], values[both]), return_index=True)[1]
     groups, counts = np.unique(of[both][pairs], return_counts=True)
     if not len(groups):
-        return Figure("share", float("nan"))
-    return Figure("share", float((counts > 1).mean()), num=float(len(groups)))
+        return Amount("share", float("nan"))
+    return Amount("share", float((counts > 1).mean()), num=float(len(groups)))
 
 
-def _correlation(one: "Numbers", other: "Numbers") -> Figure:
+def _correlation(one: "Numbers", other: "Numbers") -> Amount:
     """Returns Spearman's rank correlation; its error is that of Fisher's transform."""
     from scipy.stats import rankdata
 
     both = np.isfinite(one) & np.isfinite(other)
     if both.sum() < LEAST_ROWS:
-        return Figure("correlation", float("nan"))
+        return Amount("correlation", float("nan"))
     left, right = rankdata(one[both]), rankdata(other[both])
     if not left.std() or not right.std():
-        return Figure("correlation", float("nan"))
+        return Amount("correlation", float("nan"))
     num = float(both.sum())
-    return Figure("correlation", float(np.corrcoef(left, right)[0, 1]), num=num, error=1 / (num - 3) ** 0.5)
+    return Amount("correlation", float(np.corrcoef(left, right)[0, 1]), num=num, error=1 / (num - 3) ** 0.5)
 
 
-def _correlation_ratio(values: "Numbers", groups: "Keys") -> Figure:
+def _correlation_ratio(values: "Numbers", groups: "Keys") -> Amount:
     """Returns the square root of the share of the ranks' variance that groups explain (adjusted)."""
     from scipy.stats import rankdata
 
@@ -506,12 +462,12 @@ def _correlation_ratio(values: "Numbers", groups: "Keys") -> Figure:
     codes = np.unique(groups[both], return_inverse=True)[1]
     num, num_groups = int(both.sum()), int(codes.max(initial=-1)) + 1
     if num < LEAST_ROWS or num <= num_groups + 3 or num_groups < 2:
-        return Figure("correlation", float("nan"))
+        return Amount("correlation", float("nan"))
     ranks = rankdata(values[both])
     if not ranks.std():
-        return Figure("correlation", float("nan"))
+        return Amount("correlation", float("nan"))
     means = np.bincount(codes, ranks) / np.bincount(codes)
     within = float(((ranks - means[codes]) ** 2).sum()) / (num - num_groups)
     explained = 1 - within / float(ranks.var(ddof=1))
     value = float(max(0.0, explained) ** 0.5)
-    return Figure("correlation", value, num=float(num), error=1 / (num - 3) ** 0.5)
+    return Amount("correlation", value, num=float(num), error=1 / (num - 3) ** 0.5)

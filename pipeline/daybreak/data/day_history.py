@@ -23,11 +23,12 @@ from daybreak.contract.record_parts import Expectation
 from daybreak.contract.record_types import Night
 from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Table
-from daybreak.data import day_figures, day_sample, label_forecast
-from daybreak.data.daily_limits import AGAIN, QUARANTINED, DayLimits, Limit, learn
-from daybreak.data.day_figures import WINDOW, Figure, figures_of, quarantined_of
+from daybreak.data import day_figures, day_sample, figure, label_forecast
+from daybreak.data.daily_limits import DayLimits, Limit, learn
+from daybreak.data.day_figures import WINDOW, figures_of, quarantined_of
 from daybreak.data.day_sample import SKETCH, Sample, read_sample, sample_of, similarity, sketch_of
 from daybreak.data.features import is_ripe
+from daybreak.data.figure import Figure, Sort
 from daybreak.data.suite import Suite
 
 if TYPE_CHECKING:
@@ -89,7 +90,10 @@ def read() -> dict[date, Known]:
     kept = {}
     for day in days():
         content = json.loads((FIGURES / f"day={day}.json").read_text())
-        figures = {name: Figure(*values) for name, values in content["figures"].items()}
+        figures = {
+            name: Figure(Sort[sort], tuple(of), *amount)
+            for name, (sort, of, *amount) in content["figures"].items()
+        }
         kept[day] = Known(
             of=content["of"],
             figures=figures,
@@ -122,7 +126,7 @@ def write(history: Mapping[date, Known]) -> None:
         path = FIGURES / f"day={day}.json"
         content = {
             "of": known.of,
-            "figures": known.figures,
+            "figures": {name: (one.sort.name, *one[1:]) for name, one in known.figures.items()},
             "sketch": list(known.sketch),
             "accepted_drift": known.accepted_drift,
         }
@@ -207,11 +211,9 @@ def all_figures(
         before: the sketches of all days before.
     """
     most = max((similarity(sketch, other) for other in before), default=0.0)
-    return {
-        **own,
-        QUARANTINED: quarantined_of(sample, bad_hours, num=own["rows"].num),
-        AGAIN: Figure("share", most, num=float(min(SKETCH, len(sketch)))),
-    }
+    quarantined = quarantined_of(sample, bad_hours, num=own["rows"].num)
+    again = Figure(Sort.AGAIN, (), "share", most, num=float(min(SKETCH, len(sketch))))
+    return {**own, quarantined.name: quarantined, again.name: again}
 
 
 def judged(
@@ -235,9 +237,9 @@ def judged(
     for day in sorted(days if kept else {night}):
         before = kept[day].figures if day in kept else {}
         changed = {
-            name: figure
-            for name, figure in figures[day].items()
-            if name not in before or abs(before[name].value - figure.value) > LEAST_CHANGE
+            name
+            for name, own in figures[day].items()
+            if name not in before or abs(before[name].value - own.value) > LEAST_CHANGE
         }
         if day in kept and not changed:
             continue
@@ -256,9 +258,10 @@ def judged(
 
 def _without_labels(name: str, day: date, figures: Mapping[date, Mapping[str, Figure]]) -> Iterator[Limit]:
     """Yields the limit of the share of missing labels where all are, as on none of the days before."""
-    before = [own[name].value for other, own in figures.items() if other < day and name in own]
-    if name in figures[day] and figures[day][name].value == 1 and before and max(before) < 1:
-        yield Limit(name=name, kind="share", value=1.0, low=0.0, high=max(before))
+    before = [known[name].value for other, known in figures.items() if other < day and name in known]
+    own = figures[day].get(name)
+    if own and own.value == 1 and before and max(before) < 1:
+        yield Limit(figure=own, low=0.0, high=max(before))
 
 
 def expectations(
@@ -343,7 +346,7 @@ def _digests(
     of_rows: Mapping[date, str], ripe: Mapping[date, bool], table: Table, rules: str
 ) -> dict[date, str]:
     """Returns the digest of what the figures of each day are of."""
-    code = [inspect.getsource(module) for module in (day_figures, day_sample, label_forecast)]
+    code = [inspect.getsource(module) for module in (day_figures, day_sample, figure, label_forecast)]
     shared = [rules, records.dumps(table), *code]
 
     def digest(day: date) -> str:

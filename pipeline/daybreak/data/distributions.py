@@ -315,7 +315,7 @@ def _series(day: date, history: History, limits: DayLimits, name: str) -> Figure
     if name in limits.chances:
         of_days = limits_of_days(name, history, list(known), chance=limits.chances[name])
     newest, kind = max(known), known[max(known)].kind
-    words = str(of_days[newest]) if newest in of_days else in_a_sentence(name, known[newest])
+    words = str(of_days[newest]) if newest in of_days else in_a_sentence(known[newest])
 
     def shown(value: float) -> float:
         return exp(min(value, 50)) if kind == "factor" else value

@@ -25,8 +25,8 @@ from daybreak.contract.record_types import Champion, Dataset, Night
 from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Table
 from daybreak.data import day_history, drift
-from daybreak.data.daily_limits import AGAINST, History, in_words, plain, scaled, sentence
-from daybreak.data.day_figures import Figure
+from daybreak.data.daily_limits import History, in_words, plain, scaled
+from daybreak.data.figure import Figure, Sort
 from daybreak.data.partition_scan import PartitionFindings
 from daybreak.data.partitions import CLEAN, partitions
 from daybreak.data.quarantine import clean_rows
@@ -44,7 +44,8 @@ SHARE = 0.1  # of the false alarms a year
 TESTS_PER_YEAR = 100
 LONGEST = 365  # days that are looked at, to see how a figure wanders
 NOWHERE: Mapping[str, date] = MappingProxyType({})
-FIRST_WORDS = ("mean", "size", "missing")  # of figures that are tested
+# Figures that are tested; not what the label's forecast says, as that is learned anew each month.
+TESTED = (Sort.ROWS, Sort.MEAN, Sort.SIZE, Sort.MISSING, Sort.LABEL_CORRELATION)
 WEEKS = timedelta(days=14)  # each weekday twice
 LOOKED_AT = 28  # newest entries of the ledger, for a look at the anchor's weeks
 SLOW_DRIFT = "slow drift"
@@ -57,7 +58,6 @@ def drifting(
     day: date,
     *,
     false_alarms_per_year: float,
-    label: str = "",
     off: Collection[str] = (),
     since: Mapping[str, date] = NOWHERE,
 ) -> list[Trend]:
@@ -67,13 +67,12 @@ def drifting(
         history: figures by day and name.
         day: the last day of the window.
         false_alarms_per_year: times a year that something unlike may be said of sound days.
-        label: column of the label; "" for a table without.
         off: figures that are not judged.
         since: by figure, the day after which its window begins, as a person has accepted what was before.
     """
     days = [one for one in sorted(history) if one <= day][-LONGEST:]
-    newest = {name for one in days[-WINDOW:] for name in history[one]}  # a label may be known late
-    names = sorted(name for name in newest - set(off) if _is_tested(name, label))
+    newest = {name: figure for one in days[-WINDOW:] for name, figure in history[one].items()}
+    names = sorted(name for name, figure in newest.items() if name not in off and figure.sort in TESTED)
     trends = []
     for name in names:
         known = [one for one in days if name in history[one]]
@@ -84,7 +83,7 @@ def drifting(
         series = [scaled(one.kind, one.value, num=one.num) for one in figures]
         line = trend(series, [one.weekday() for one in known], window=WINDOW)
         if line.chance < SHARE * false_alarms_per_year / TESTS_PER_YEAR / len(names):
-            trends.append((line.chance, _of(name, line, window, figures[-WINDOW:])))
+            trends.append((line.chance, _of(line, window, figures[-WINDOW:])))
     return [one for _, one in sorted(trends, key=lambda pair: pair[0])]
 
 
@@ -106,7 +105,6 @@ def judged(
         {day: known.figures for day, known in figures.items()},
         night.day,
         false_alarms_per_year=params.false_alarms_per_year,
-        label=table.label.column if table.label else "",
         off=day_history.figures_off(suite),
         since={name: day for day, known in sorted(figures.items()) for name in known.accepted_drift},
     )
@@ -206,21 +204,15 @@ def unlike_anchor(
     return (Expectation(rule=rule, column="(day)", num_failed=0, success=not unlike),)
 
 
-def _is_tested(name: str, label: str) -> bool:
-    """Returns whether a figure is tested: what the label's forecast says is learned anew each month."""
-    of_label = name.startswith(f"{label} against ") and not name.endswith(AGAINST)
-    return name == "rows" or of_label or (name.partition(" ")[0] in FIRST_WORDS and name != "mean hour")
-
-
-def _of(name: str, line: TrendLine, days: Sequence[date], figures: Sequence[Figure]) -> Trend:
+def _of(line: TrendLine, days: Sequence[date], figures: Sequence[Figure]) -> Trend:
     """Returns a trend as the report has it, from the line on the scale of the figure."""
-    kind = figures[-1].kind
+    figure, kind = figures[-1], figures[-1].kind
     ends = plain(kind, line.before), plain(kind, line.now)
     shown = percents(*ends) if kind in ("share", "rate") else [in_words(kind, end) for end in ends]
     began, ended = (exp(end) if kind == "factor" else end for end in ends)
     return Trend(
-        figure=name,
-        words=f"{sentence(name, kind, shown[1])}, {(days[-1] - days[0]).days} days before: {shown[0]}",
+        figure=figure.name,
+        words=f"{figure.in_words(shown[1])}, {(days[-1] - days[0]).days} days before: {shown[0]}",
         days=tuple(days),
         values=tuple(exp(one.value) if kind == "factor" else one.value for one in figures),
         began=began,
