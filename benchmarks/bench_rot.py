@@ -8,8 +8,8 @@ the next group. Last, objects that a night needs are damaged, with DVC's remote 
 has to refuse, or to restore what the ledger says.
 
 Damaged are objects of DVC's cache (partitions, arrays, models, lists), checkpoints, files of versions in
-MLflow, folders in the bucket, and loose objects of the ledger in git; a flip of git's that leaves what the
-object says as it was (a bit that only fills a byte up) is drawn anew. QUICK=1 does a tenth.
+MLflow, folders in the bucket, and objects of the ledger in git, taken out of its packs; a flip of git's that
+leaves what the object says as it was (a bit that only fills a byte up) is drawn anew. QUICK=1 does a tenth.
 """
 
 import contextlib
@@ -35,6 +35,7 @@ from daybreak.storage import branch, checkout, dvc_cache, snapshots
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
+from tests.storage.ledgers import unpack
 from tests.toy.nights import files_of_version
 
 NUM = 100 if frame.QUICK else 1000
@@ -146,6 +147,7 @@ def kinds(home: Path, made: Params) -> dict[str, Kind]:
     versions = {number: files_of_version(home, number) for number in numbers}
     off, loose = home.parent / "off", home / ".git" / "objects"
     sent = off / "bucket" / "things"
+    unpack(home)
     tip = branch.ledger_tip(Home.here())
     listed = checkout.git("rev-list", "--objects", tip, folder=home).splitlines()
     of_ledger = {line.split()[0] for line in listed}

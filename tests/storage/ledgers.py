@@ -142,6 +142,17 @@ def import_nights(home: Path, num_nights: int) -> None:
     assert importer.wait() == 0
 
 
+def unpack(home: Path) -> None:
+    """Make each object of git a file of its own."""
+    for pack in sorted((home / ".git/objects/pack").glob("*.pack")):
+        aside = pack.replace(home / ".git" / pack.name)
+        for part in pack.parent.glob(f"{pack.stem}.*"):
+            part.unlink()
+        with aside.open("rb") as file:
+            subprocess.run(["git", "unpack-objects", "-q"], cwd=home, stdin=file, check=True)
+        aside.unlink()
+
+
 def _commit(number: int, written: list[Record], *, code: str) -> str:
     """The commit of a night, as `git fast-import` reads it, and the question for its name."""
     night = next(record for record in written if isinstance(record, Night))

@@ -27,6 +27,7 @@ from daybreak.storage.home import Home
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint_copies import CheckpointCopies
 from tests.rollout.ledgers import close, release_of, rolling_back
+from tests.storage.ledgers import unpack
 from tests.storage.test_snapshots import STAGES, flip_a_bit
 
 pytestmark = [
@@ -204,6 +205,7 @@ def test_an_object_of_the_ledger_is_put_back_from_a_remote(settings: Params, rem
         subprocess.run(["git", "gc", "--quiet"], check=True)
         path = next(Path(".git/objects/pack").glob("*.pack"))
     else:
+        unpack(Path())
         path = loose(names[what])
     path.chmod(0o644)
     flip(path)
