@@ -1,5 +1,6 @@
 """A worker of a job whose machines come and go: the first of them notes who there is, until it may finish."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ def main(folder: Path, machine: int) -> None:
     dist.init_process_group("gloo")
     try:
         note_until_finish(folder, machine)
+        wait_for_the_worst(folder, machine)
     finally:
         dist.destroy_process_group()  # else a thread of gloo may abort the process, and others wait for it
 
@@ -30,6 +32,16 @@ def note_until_finish(folder: Path, machine: int) -> None:
             fresh.rename(folder / "members")
         if there[3] == dist.get_world_size():
             return
+        time.sleep(0.1)
+
+
+def wait_for_the_worst(folder: Path, machine: int) -> None:
+    """Crash once after the last sum, or wait to be lost, where the test wants that of this machine."""
+    if (folder / f"crash-{machine}").exists():
+        (folder / f"crash-{machine}").unlink()
+        os.abort()
+    while (folder / f"wait-{machine}").exists():
+        (folder / f"waits-{machine}").touch()
         time.sleep(0.1)
 
 

@@ -28,7 +28,8 @@ from daybreak.storage.bucket import BucketFolder
 folder, rank, has_result = sys.argv[1], int(sys.argv[2]), Path(sys.argv[1]) / f"result-of-{sys.argv[2]}"
 place = NodeRank(num_nodes=3, rank=rank, host="127.0.0.1", master="", min_nodes=1)
 task = node.Task(module="tests.backends.members", arguments=(folder, sys.argv[2]), num_workers=1,
-                 until=time.time() + 240)
+                 until=time.time() + 240, has_result=has_result.exists)
+node.EXIT_S = 5.0
 election = HostElection(BucketFolder(url=folder + "/hosts"), host="127.0.0.1",
                         has_result=has_result.exists)
 sys.exit(node.run(task, place=place, election=election,
@@ -211,3 +212,24 @@ def test_a_job_goes_on_when_its_host_is_lost_and_takes_in_machines_that_come(
     (tmp_path / "finish").touch()
     assert (third.wait(), back.wait()) == (0, 0)
     assert {path.name for path in tmp_path.glob("sent-*")} == {"sent-2", "sent-0"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fate", ["wait", "crash"])
+def test_a_machine_that_is_gone_after_the_last_update_does_not_hold_up_the_one_with_the_result(
+    tmp_path: Path, start: Callable[[int], subprocess.Popen[bytes]], fate: str
+) -> None:
+    """Torchrun would wait for it for 300 s, and so would its machine."""
+    first = start(0)
+    wait((tmp_path / "members").exists)
+    second = start(1)
+    wait(lambda: (tmp_path / "members").read_text() == "[0, 1]")
+    for name in (f"{fate}-1", "result-of-0", "finish"):
+        (tmp_path / name).touch()
+    if fate == "wait":
+        wait((tmp_path / "waits-1").exists)
+        lose(second)
+    assert first.wait(timeout=200) == 0
+    assert (tmp_path / "sent-0").exists()
+    if fate == "crash":
+        assert second.wait(timeout=200) == 0

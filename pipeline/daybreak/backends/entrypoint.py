@@ -77,16 +77,16 @@ def run_staged(task: Task, staging: Staging, *, here: NodeRank | None) -> int:
     os.chdir(root)
     os.environ |= {**code_path.environment(root / CODE), "DAYBREAK_HOME": str(root)}
     arguments = (str(folder) if word == staging.folder else word for word in task.arguments)
-    election = None
+    election, has_result = None, (folder / "result.json").exists
     if here and here.is_elastic:
         attempt = os.environ.get("DAYBREAK_ATTEMPT", "job")
         election = HostElection(
             bucket,
             *("jobs", staging.job, "hosts", attempt),
             host=here.host,
-            has_result=(folder / "result.json").exists,
+            has_result=has_result,
         )
-    task = replace(task, arguments=tuple(arguments))
+    task = replace(task, arguments=tuple(arguments), has_result=has_result)
     return node.run(task, place=here, election=election, send_result=sync.finish)
 
 

@@ -85,6 +85,7 @@ def main(words: Sequence[str]) -> int:
         arguments=options.arguments,
         num_workers=options.workers,
         until=options.until,
+        has_result=(options.ended.parents[1] / "result.json").exists,
     )
     here, election = place(os.environ, least=options.least), None
     if here and options.least:
