@@ -73,6 +73,14 @@ class Sampling:
                 )
         return cls(block=getattr(dataset, "block", 1), weights=weights, lengths=lengths, groups=groups)
 
+    def of_part(self, samples: Indices) -> "Sampling":
+        """Returns how some of the samples are drawn, which are then numbered from 0 on, one by one."""
+        return Sampling(
+            weights=None if self.weights is None else self.weights[samples],
+            lengths=None if self.lengths is None else self.lengths[samples],
+            groups=None if self.groups is None else self.groups[samples],
+        )
+
     def too_large(self, batch_size: int) -> str:
         """Returns what to do where batches of whole groups have more samples than they should; "" else."""
         mean = 0.0 if self.groups is None else len(self.groups) / max(1, len(np.unique(self.groups)))

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract.errors import NotFinite
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import is_over_batch, own_schedule
-from daybreak.training import sample_order
+from daybreak.training.batch_schedule import BatchSchedule
 from daybreak.training.engine import TorchEngine
 from daybreak.training.estimator_engine import EstimatorEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import rate_at
+from daybreak.training.sampling import SampleOrder, Sampling
 
 if TYPE_CHECKING:
     from daybreak.contract.sections import TrainParams
@@ -44,7 +45,24 @@ class ShortRun:
                 micro_batch_size=train.batch_size,
                 tuning=Tuning(in_memory=True, fused=True),
             )
-        self._least_batch = 2 if is_over_batch(workload) else 1
+        least = max(self.engine.least_share, 2 if is_over_batch(workload) else 1)
+        self._order = SampleOrder(
+            seed=train.seed,
+            num_samples=len(samples),
+            sampling=Sampling.of(dataset).of_part(samples),
+            batch_size=self._batch_size,
+            by_tokens=train.batch_by == "tokens",
+            least=least,
+        )
+        self._batches = BatchSchedule(
+            batch_size=self._batch_size,
+            base_size=self._batch_size,
+            base_samples=self.num_samples,
+            num_samples=self.num_samples,
+            rule="fixed",
+            least=least,
+            batch_at=self._order.batch_at,
+        )
         self._own_schedule = None
         if train.schedule == "own":
             self._own_schedule = own_schedule(
@@ -59,22 +77,20 @@ class ShortRun:
 
         Raises NotFinite where the loss is no number, which would leave the model as it was.
         """
-        least = max(self.engine.least_share, self._least_batch)
         while self.seen < self.num_samples:
-            stop = self.seen + self._batch_size
-            if self.num_samples < stop + least:  # the last batch takes the rest, as in a night
-                stop = self.num_samples
+            stop = self.seen + self._batches.batch_size(self.seen)
             self._update(self.seen, stop)
             self.seen = stop
             yield stop
 
     def sample_s(self) -> float:
         """Returns the seconds of a sample, by a few updates from the beginning, after one that warms up."""
-        self._update(0, self._batch_size)
+        size = self._batches.batch_size(0)
+        self._update(0, size)
         began = time.monotonic()
         for _ in range(NUM_TIMED):
-            self._update(0, self._batch_size)
-        return (time.monotonic() - began) / NUM_TIMED / self._batch_size
+            self._update(0, size)
+        return (time.monotonic() - began) / NUM_TIMED / size
 
     def _update(self, start: int, stop: int) -> None:
         train, num = self._train, self.num_samples
@@ -88,8 +104,7 @@ class ShortRun:
             schedule=train.schedule,
             own=self._own_schedule,
         )
-        order = sample_order.indices(seed=train.seed, num_samples=len(self._samples), start=start, stop=stop)
-        samples = self._samples[order]
+        samples = self._samples[self._order.samples(start, stop)]
         step = self.engine.step(samples, batch_size=stop - start, rate=rate, signals=NOTHING)
         if not math.isfinite(step.loss):
             raise NotFinite(

@@ -507,6 +507,34 @@ def test_rows_without_a_group_or_a_unit_are_no_fault_of_features(
     assert "features gives another" not in capfd.readouterr().out
 
 
+def test_groups_are_whole_in_the_batch_that_is_tried_as_in_a_night(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit(
+        home,
+        "    looks_back = days(7)\n",
+        """    looks_back = days(7)
+    group = "account"
+    whole_batch = True
+
+    def dataset(self, folder, split):
+        samples = super().dataset(folder, split)
+        Fraud.sizes = dict(zip(*np.unique(samples.groups, return_counts=True)))
+        return samples
+""",
+    )
+    edit(
+        home,
+        "        return binary_cross",
+        """        for number, size in zip(*np.unique(batch["(group)"].numpy(), return_counts=True)):
+            if size != self.sizes[number]:
+                raise ValueError("a part of a group")
+        return binary_cross""",
+    )
+    in_process()
+    assert "loss " in capfd.readouterr().out
+
+
 def test_features_of_the_day_and_a_constant_prediction_are_noted(
     home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:

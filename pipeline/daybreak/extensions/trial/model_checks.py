@@ -46,6 +46,7 @@ from daybreak.training.calibrated import try_calibrator
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.estimator_keys import expect_all_samples, expect_applicable
 from daybreak.training.recipe import Clipping
+from daybreak.training.sample_order import Indices
 from daybreak.training.sampling import SampleOrder, Sampling, expect_by_number
 from daybreak.training.tuning import (
     Tuner,
@@ -131,15 +132,17 @@ class ModelChecks:
             if self.table.label and hasattr(samples, "column"):
                 labels = samples.column(self.table.label.column)
                 order = np.argsort(labels.reshape(len(labels), -1)[:, 0], kind="stable")
-            self._chosen = order[np.linspace(0, len(order) - 1, num).astype(int)]
-            np.random.default_rng(0).shuffle(self._chosen)  # so that labels differ in each half
-            batch = batch_of(samples, self._chosen)
-            train = self._params.train
-            if has_estimator(self.workload):
-                expect_all_samples(self.workload, samples)
-            sampling = Sampling.of(samples)
+            train, sampling = self._params.train, Sampling.of(samples)
             if fault := sampling.too_large(train.batch_size):
                 raise ParamsError(fault)
+            if sampling.groups is None:
+                self._chosen = order[np.linspace(0, len(order) - 1, num).astype(int)]
+                np.random.default_rng(0).shuffle(self._chosen)  # so that labels differ in each half
+            else:
+                self._chosen = _whole_groups(sampling, num, seed=train.seed)
+            batch = batch_of(samples, self._chosen)
+            if has_estimator(self.workload):
+                expect_all_samples(self.workload, samples)
             SampleOrder(
                 seed=train.seed,
                 num_samples=len(samples),
@@ -148,7 +151,7 @@ class ModelChecks:
                 by_tokens=train.batch_by == "tokens",
                 grows=train.batch_growth != "none",
             )
-        self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
+        self._say("dataset", f"{len(samples):,} samples, a batch of {len(self._chosen)}")
         return samples, batch
 
     def _grown(self, state: State, batch: Any) -> TrialEstimator:
@@ -469,6 +472,14 @@ class ModelChecks:
 def in_words(error: Exception) -> str:
     """Returns an error of the team's code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _whole_groups(sampling: Sampling, size: int, *, seed: int) -> Indices:
+    """Returns the samples of a batch of whole groups, as training takes them, of about this size."""
+    assert sampling.groups is not None
+    order = SampleOrder(seed=seed, num_samples=len(sampling.groups), sampling=sampling, batch_size=size)
+    assert order.batch_at
+    return order.samples(0, order.batch_at(0))
 
 
 def _size(batch: Any) -> int:
