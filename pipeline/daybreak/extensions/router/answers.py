@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from daybreak.contract.errors import DataError
@@ -39,9 +40,18 @@ class Answer:
     fallback: bool  # these are the popular items, since the user is not known
 
 
+def list_of(texts: Sequence[str]) -> str:
+    r"""Returns texts as a list in JSON, as json.dumps does, in less than half of its time.
+
+    >>> list_of(("1", "Tür"))
+    '["1", "T\\u00fcr"]'
+    """
+    return f"[{', '.join(map(encode_basestring_ascii, texts))}]"
+
+
 def answer_of(items: Sequence[str], *, fallback: bool) -> Answer:
     """Returns the answer with these items."""
-    return Answer(tuple(items), json.dumps(list(items)), fallback)
+    return Answer(tuple(items), list_of(items), fallback)
 
 
 class Answers:

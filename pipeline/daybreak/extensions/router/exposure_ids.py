@@ -12,17 +12,23 @@ import time
 from hashlib import blake2b
 
 ID = re.compile("[0-9a-f]{32}")
+NUM_RANDOM = 14  # hexadecimal digits of an id
+NUM_DRAWN = 256  # ids whose random digits are asked of the system together, since each question takes longer
 
 
 class ExposureIds:
-    """Makes and checks ids; routers with the same key take each other's."""
+    """Makes and checks ids; routers with the same key take each other's. One thread makes them."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
+        self._random: list[str] = []
 
     def make(self, user: str) -> str:
         """Returns a new id for an answer to the user."""
-        name = f"{int(time.time()):08x}{secrets.token_hex(7)}"
+        if not self._random:
+            drawn = secrets.token_hex(NUM_DRAWN * NUM_RANDOM // 2)
+            self._random = [drawn[at : at + NUM_RANDOM] for at in range(0, len(drawn), NUM_RANDOM)]
+        name = f"{int(time.time()):08x}{self._random.pop()}"
         return name + self._hash(name, user)
 
     def belongs(self, exposure: str, user: str) -> bool:

@@ -90,6 +90,7 @@ class RequestLimiter:
         `names` are those by which it may be asked, also by pages in a browser; any if there are none.
         """
         self._names = {*names}
+        self._stranger = functools.lru_cache(64)(self._stranger_in)  # headers of at most 64 kB each
         self.app, self._max_body_bytes, self._browser = app, max_body_bytes, browser
         self._buckets, self._monitoring = Buckets(max_requests_per_s), Buckets(max_requests_per_s)
         self._expected = f"Bearer {token}".encode() if token else b""
@@ -130,7 +131,8 @@ class RequestLimiter:
 
     def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         """Returns the status and the reason for a caller who may not ask; None for one who may."""
-        if self._names and (stranger := self._stranger(headers)):
+        given = headers.get(b"host", b""), headers.get(b"origin", b"")
+        if self._names and (stranger := self._stranger(*given)):
             why = (
                 f"{stranger} is no name of this machine; ask http://127.0.0.1, set $DAYBREAK_TOKEN, or name "
                 f"a proxy in serving.trusted_proxies"
@@ -140,13 +142,12 @@ class RequestLimiter:
             return 401, "the token is missing or wrong; send Authorization: Bearer TOKEN"
         return None
 
-    def _stranger(self, headers: dict[bytes, bytes]) -> str:
+    def _stranger_in(self, host: bytes, origin: bytes) -> str:
         """Returns the host or the page that asks by another name; "" where none does.
 
         A page of any site may send requests to this machine, and may give the machine a name of its own.
         """
-        for header, before in ((b"host", b"//"), (b"origin", b"")):
-            given = headers.get(header, b"")
+        for given, before in ((host, b"//"), (origin, b"")):
             if given and _name_in(before + given) not in self._names:
                 return f"{given.decode('latin1')!r:.80}"
         return ""
@@ -158,7 +159,6 @@ class RequestLimiter:
         return not self._expected or hmac.compare_digest(given, self._expected)
 
 
-@functools.lru_cache(64)  # with the headers of a connection, at most 64 kB each
 def _name_in(address: bytes) -> str:
     """Returns the host in an address, "" where it has none."""
     try:

@@ -39,7 +39,7 @@ from daybreak.contract.errors import DataError, JobError
 from daybreak.extensions.live_test import own_serving
 from daybreak.extensions.live_test.live_score import METRIC
 from daybreak.extensions.live_test.settings import LiveTestParams
-from daybreak.extensions.router.answers import Answer, Answers, Busy, Predictor
+from daybreak.extensions.router.answers import Answer, Answers, Busy, Predictor, list_of
 from daybreak.extensions.router.assigner import Assignment
 from daybreak.extensions.router.batcher import Batcher
 from daybreak.extensions.router.bodies import (
@@ -112,6 +112,14 @@ class VersionSource(Protocol):
         """Stops its threads."""
 
 
+class Accepted(Response):
+    """A JSON text for a request that is answered; made in a third of the time that any response takes."""
+
+    def __init__(self, text: str) -> None:
+        self.status_code, self.background, self.body = 200, None, text.encode()
+        self.raw_headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", JSON.encode())]
+
+
 class _Drawn(NamedTuple):  # each request makes one, for a third of what a frozen dataclass takes
     """A user's unit and arm, and the version that answers there."""
 
@@ -175,7 +183,7 @@ class Router:
 
     async def recommend(self, receive: Receive) -> Response:
         """Answers POST /recommend."""
-        return Response(await self.recommended(await self._read(receive)), media_type=JSON)
+        return Accepted(await self.recommended(await self._read(receive)))
 
     async def recommended(self, body: dict[str, Any]) -> str:
         """Returns items for a user, as JSON; HTTPException says why there are none."""
@@ -195,7 +203,7 @@ class Router:
         items, text = answer.items, answer.text
         if len(items) > top:
             items = items[:top]
-            text = json.dumps(items)
+            text = list_of(items)
         shown = self._expose(drawn, items=items, began=began, error=error, fallback=answer.fallback)
         self._shadow.recommend(drawn.now, shown, user)
         return f'{{"items": {text}{self._name(shown)}, "version": {answers.version}}}'
@@ -226,7 +234,7 @@ class Router:
             experiment=drawn.now.experiment,
             share=drawn.now.share,
         )
-        return Response(json.dumps(asdict(assignment)), media_type=JSON)
+        return Accepted(json.dumps(asdict(assignment)))
 
     async def observations(self, receive: Receive) -> Response:
         """Answers POST /observations, once all rows are on the disk; none is kept where one is malformed."""
@@ -250,12 +258,12 @@ class Router:
             raise HTTPException(
                 503, "the rows are not kept, the log does not answer; send them again"
             ) from None
-        return Response('{"kept": true}', media_type=JSON)
+        return Accepted('{"kept": true}')
 
     async def predict(self, receive: Receive) -> Response:
         """Answers POST /predict."""
         asked = self.asked(await self._read(receive))
-        return Response(await self.predicted(asked), media_type=JSON)
+        return Accepted(await self.predicted(asked))
 
     def asked(self, body: dict[str, Any], *, one_unit: bool = True) -> RowsAsked:
         """Returns a request for predictions of rows; HTTPException where it is not of the form.
@@ -363,7 +371,7 @@ class Router:
 
     async def outcomes(self, receive: Receive) -> Response:
         """Answers POST /outcomes."""
-        return Response(await self.record(await self._read(receive)), media_type=JSON)
+        return Accepted(await self.record(await self._read(receive)))
 
     async def record(self, body: dict[str, Any]) -> str:
         """Records what a user took, or the labels of rows; returns JSON once it is on the disk.
