@@ -55,6 +55,8 @@ def main() -> None:
                 figures |= {f"{about}, {key}": value for key, value in seen(home).items()}
     least = f"{SIZES[0] if frame.QUICK else 1000:,} nights"
     targets: dict[str, frame.Target] = {f"{least}, CPU s": ("<=", 1.0)}
+    if not frame.QUICK:
+        targets |= {"10,000 nights, CPU s": ("<=", 3.0), "10,000 nights, MB of memory": ("<=", 200.0)}
     if CHROMIUM:
         targets |= {f"{num:,} nights, kB sent": ("<=", 500.0) for num in SIZES}
     frame.finish("board", figures, targets)
@@ -73,7 +75,8 @@ def written(home: Path) -> tuple[float, float]:
     """CPU seconds to write the board, those of git included, and the most memory that is held."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     given = frame.environment(home) | {"PYTHONPATH": str(frame.ROOT)}
-    code = f"{WRITE}\nimport resource\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    # Not `ru_maxrss`, which begins with what the process that starts another one holds.
+    code = f"{WRITE}\nprint(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"
     done = subprocess.run(
         [sys.executable, "-c", code, str(home)], env=given, check=True, capture_output=True, text=True
     )

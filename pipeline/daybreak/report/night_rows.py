@@ -29,6 +29,7 @@ from daybreak.storage.ledger import Entry
 log = logging.getLogger(__name__)
 
 FILE = Path("var/night_rows.jsonl")  # in the home
+AT_ONCE = 500  # nights whose records are in memory
 UNNAMED = "the only backend"  # has no regions, and rentals do not name it
 _ANSWERS = ("approved", "declined", "stopped", "rolled back")  # events by somebody
 
@@ -256,7 +257,8 @@ class NightRows:
         if any(commit.id not in self._by_commit for commit in commits):
             self._by_commit |= self._read()
             missing = [commit for commit in commits if commit.id not in self._by_commit]
-            made = [row_of(entry) for entry in ledger.entries_of(self._home, missing)] if missing else []
+            parts = (missing[start : start + AT_ONCE] for start in range(0, len(missing), AT_ONCE))
+            made = [row_of(entry) for part in parts for entry in ledger.entries_of(self._home, part)]
             self._by_commit |= {row.commit: row for row in made}
             self._keep(made)
         noted = ledger.predictions_noted(self._home)  # once for all rows, as each look asks git

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from daybreak import hooks
@@ -65,6 +64,8 @@ def markdown(text: str) -> Markup:
 
     Its headings are below those of a page.
     """
+    from markdown_it import MarkdownIt  # which few pages need
+
     parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
     tokens = parser.parse(text)
     for token in tokens:

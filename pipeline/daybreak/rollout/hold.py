@@ -68,9 +68,10 @@ def _not_ended(home: Home, tip: str) -> tuple[InForce, ...]:
     """Returns the holds of a ledger that no later entry or note has ended, newest first."""
     commits = branch.commits_up_to(home, tip)
     path = {kind: str(records.path_of(kind, records.RUN)) for kind in (Hold, Verdict, Events)}
-    texts = branch.texts_at(home, [commit.id for commit in commits], list(path.values()))
-    if not any(path[Hold] in files for files in texts):
+    ids = [commit.id for commit in commits]
+    if not any(branch.texts_at(home, ids, [path[Hold]])):
         return ()  # other records, of which a ledger may have thousands, need not be read
+    texts = branch.texts_at(home, ids, list(path.values()))
     ended = {commit for note in ledger_notes.read(home, tip) for commit in note.lifts}
     again: set[int] = set()  # versions that a person let serve once more
     holds = []

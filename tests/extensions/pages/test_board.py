@@ -17,7 +17,7 @@ AT = datetime(2011, 11, 10, 12, tzinfo=UTC)
 
 def board(history: list[Entry]) -> str:
     model = Model(name="shop", rows=[row_of(entry) for entry in history], pages={})
-    (page,) = files([model], name="board", at=AT).values()
+    ((_, page),) = files([model], name="board", at=AT)
     return page
 
 
@@ -66,7 +66,7 @@ def test_a_rollback_is_on_the_board_with_its_reason() -> None:
 def test_the_board_of_several_models_has_their_nights_together_and_each_in_short() -> None:
     mine, theirs = [row_of(entry) for entry in sixty()], [row_of(entry) for entry in sixty()[:20]]
     models = [Model(name="shop", rows=mine, pages={}), Model(name="fraud", rows=theirs, pages={}, fault="")]
-    (html,) = files(models, name="board", at=AT).values()
+    ((_, html),) = files(models, name="board", at=AT)
     assert "2 models: 80 nights" in html
     assert html.count('data-m="fraud"') == 20
     short = re.search(r'<table class="tight models">.*?</table>', html, flags=re.DOTALL)
@@ -77,7 +77,7 @@ def test_the_board_of_several_models_has_their_nights_together_and_each_in_short
 
 def test_a_board_of_more_nights_than_a_page_has_is_written_as_several_files_that_lead_to_each_other() -> None:
     rows = [replace(row_of(entry), commit=f"{n}") for n in range(21) for entry in sixty()[:50]]
-    written = files([Model(name="shop", rows=rows, pages={})], name="board", at=AT)
+    written = dict(files([Model(name="shop", rows=rows, pages={})], name="board", at=AT))
     assert list(written) == ["board.html", "board-2.html"]
     assert [html.count("<tr data-o") for html in written.values()] == [1000, 50]
     assert 'href="board-2.html">older' in written["board.html"]

@@ -5,7 +5,7 @@ fraction of a second. It is a file that needs no server; served, it also filters
 browser without scripts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -87,13 +87,12 @@ class ModelSummary:
 
 def files(
     models: Sequence[Model], *, name: str, at: datetime, running: Sequence[RunningPage] = ()
-) -> dict[str, str]:
-    """Returns the board as files that need no server, by their names: NAME.html, NAME-2.html and so on."""
-    num_pages = -(-sum(len(model.rows) for model in models) // PER_PAGE) or 1
-    return {
-        _file(name, page): board(models, query=Query(page=page), at=at, running=running, file=name)
-        for page in range(1, num_pages + 1)
-    }
+) -> Iterator[tuple[str, str]]:
+    """Yields the board as files that need no server, with their names: NAME.html, NAME-2.html and so on."""
+    nights, shown = _newest_first(models), _of_all(models, at=at)
+    for page in range(1, (-(-len(nights) // PER_PAGE) or 1) + 1):
+        query = Query(page=page)
+        yield _file(name, page), _page(nights, shown, query=query, at=at, running=running, file=name)
 
 
 def board(
@@ -115,25 +114,45 @@ def board(
         source: address of the stream that they go on by; "" for none.
         file: name of the files of a board that is not served.
     """
-    nights = _newest_first(models)
-    taken = {(model.name, version) for model in models for version in taken_back(model.rows)}
-    only = [row for _, row in nights if not row.is_rollback]
-    return render(
-        "pages/board.html",
+    nights, shown = _newest_first(models), _of_all(models, at=at)
+    return _page(nights, shown, query=query, at=at, running=running, source=source, file=file)
+
+
+def _of_all(models: Sequence[Model], *, at: datetime) -> dict[str, Any]:
+    """Returns what each page of a board shows of all nights, by the names of the template."""
+    rows = [row for model in models for row in model.rows]
+    only = [row for row in rows if not row.is_rollback]
+    return dict(
         models=[_summary(model, at=at) for model in models],
         several=len(models) > 1,
         num_nights=len(only),
         num_promoted=sum(row.outcome == "promoted" for row in only),
         num_failed=sum(row.outcome == "failed" for row in only),
+        months=sorted(set(map(month_of, rows)), reverse=True),
+        taken_back={(model.name, version) for model in models for version in taken_back(model.rows)},
+        pages={(model.name, night): href for model in models for night, href in model.pages.items()},
+    )
+
+
+def _page(
+    nights: Sequence[tuple[str, NightRow]],
+    shown: Mapping[str, Any],
+    *,
+    query: Query,
+    at: datetime,
+    running: Sequence[RunningPage],
+    source: str = "",
+    file: str = "",
+) -> str:
+    return render(
+        "pages/board.html",
+        **shown,
         scored=SCORED,
         query=query,
         selection=select(nights, query),
         columns=COLUMNS,
         outcomes=OUTCOMES,
-        months=sorted({month_of(row) for _, row in nights}, reverse=True),
         bounds=BOUNDS,
-        taken_back=taken,
-        pages={(model.name, night): href for model in models for night, href in model.pages.items()},
         is_served=not file,
         address=lambda **changed: _file(file, changed["page"]) if file else _address(query, changed),
         number=lambda value: "" if value is None else f"{value:.6g}",

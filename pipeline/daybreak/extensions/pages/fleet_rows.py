@@ -128,7 +128,6 @@ def write_board(home: Home, *, all: bool) -> Path:
         return links.nights(rows, board=path, home=member.folder)
 
     models = FleetRows().models(members, pages=pages)
-    texts = board.files(models, name=path.stem, at=now, running=running(members, now=now))
-    for name, text in texts.items():
+    for name, text in board.files(models, name=path.stem, at=now, running=running(members, now=now)):
         replace_text(path.with_name(name), text)
     return path

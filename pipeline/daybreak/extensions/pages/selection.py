@@ -93,7 +93,8 @@ def month_of(row: NightRow) -> str:
 
 def chosen_of(nights: Sequence[tuple[str, NightRow]], query: Query) -> list[tuple[str, NightRow]]:
     """Returns the nights of all pages that were asked for, in the order that was."""
-    chosen = [one for one in nights if _is_asked_for(*one, query)]
+    is_chosen = query.model or query.outcome or query.month or query.text
+    chosen = [one for one in nights if _is_asked_for(*one, query)] if is_chosen else list(nights)
     if not query.sort:
         return chosen
     key = _SORTS[query.sort]
