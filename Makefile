@@ -59,6 +59,8 @@ setup: .venv/ready $(AIRFLOW_HOME)/ready ## virtual environment and Airflow data
 # What is installed has the hash that PyPI had for it when its version was pinned, what builds two of the packages
 # among it, and needs nothing else. Only torch has none, nor has CUDA: they are of the index for the device.
 .venv/ready: pyproject.toml hashes.txt
+	@[ -w . ] || { echo "$(CURDIR) may not be written to, and its .venv is missing or older than hashes.txt or pyproject.toml;" \
+	  "run make setup while it may be"; exit 1; }
 	@echo "Setting up .venv, a few minutes the first time"
 	$(PYTHON) -m venv .venv
 	python -m pip install --require-hashes --no-deps -r <(sed -nE '/^(pip|setuptools|uv)==/,/[^\\]$$/p' hashes.txt)

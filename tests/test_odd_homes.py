@@ -12,6 +12,7 @@ import requests
 
 from daybreak.contract import records
 from daybreak.contract.record_types import Release
+from tests.backends.fake.processes import free_port
 from tests.bad_disks import in_memory, read_only
 from tests.extensions.router.conftest import home, home_of_all
 from tests.extensions.router.test_server import started
@@ -22,6 +23,7 @@ __all__ = ["home", "home_of_all"]
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_IPV4 = 'ip link set lo up && ip address delete 127.0.0.1/8 dev lo && exec "$@"'
+READ_ONLY = f'mount --bind {ROOT} {ROOT} && mount -o remount,bind,ro {ROOT} && cd {ROOT} && exec "$@"'
 ASK = """
 import sys, requests; from pathlib import Path; from tests.extensions.router.test_server import started
 with started(Path(sys.argv[1]), host="::1") as (_, url):
@@ -96,6 +98,29 @@ def test_a_home_that_may_not_be_written_to_is_shown_and_served_where_the_log_is_
         refused = daybreak(home, "serve", "--port", "0")
     assert refused.returncode == 1
     assert f"is read-only, or {home} is; make it writable" in refused.stderr
+
+
+def test_a_checkout_that_may_not_be_written_to_runs_the_nights_of_a_home_elsewhere(
+    tmp_path: Path, empty_store: Path, furnish: Callable[[Path], Path]
+) -> None:
+    home = furnish(home_at(tmp_path / "home", empty_store))
+    by = ("unshare", "--mount", "bash", "-c", READ_ONLY, "bash")
+    words = ["make", "--silent", "setup", "--assume-new=hashes.txt"]
+    stale = subprocess.run([*by, *words], capture_output=True, text=True, check=False)
+    assert stale.returncode
+    assert f"{ROOT} may not be written to, and its .venv is missing or older than" in stale.stdout
+    words = ["make", "--silent", "night", "--old-file=.venv/ready", f"DAYBREAK_HOME={home}", f"DAY={NIGHT}"]
+    kept = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
+    night = subprocess.run(
+        [*by, *words, f"AIRFLOW_PORT={free_port()}"],
+        env={**kept, "PYTHONPATH": str(OWN)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert night.returncode == 0, night.stdout
+    (folder,) = home.glob("nights/*")
+    assert records.read(Release, folder / records.RUN).version == 1
 
 
 def test_a_machine_without_ipv4_serves_and_says_what_does_not_go_there(home: Path, tmp_path: Path) -> None:
