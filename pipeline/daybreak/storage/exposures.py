@@ -21,6 +21,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from daybreak.statistics.assignment import CHALLENGER
 from daybreak.storage.kept_rows import KeptRows, KeptRowsLog
 from daybreak.storage.log_clock import LogClock
 from daybreak.storage.traffic_database import (
@@ -197,6 +198,20 @@ class ExposureLog:
                 attributes = _attributes(row["attributes"]) if row["attributes"] else ()
                 items = tuple(json.loads(row["items"]))
                 yield Exposure(**{**row, "items": items, "taken": taken, "attributes": attributes})
+
+    def challengers(self, experiment: str) -> set[int]:
+        """Returns the versions that units of an experiment met as challengers, or had in the shadow."""
+        met = sa.select(EXPOSURES.c.version).where(EXPOSURES.c.arm == CHALLENGER)
+        both = EXPOSURES.join(SHADOWS, SHADOWS.c.exposure == EXPOSURES.c.id)
+        queries = (met, sa.select(SHADOWS.c.version).select_from(both))
+        with self._database.reading() as connection:
+            return {
+                number
+                for query in queries
+                for number in connection.execute(
+                    query.where(EXPOSURES.c.experiment == experiment).distinct()
+                ).scalars()
+            }
 
     def shadowed(self, experiment: str) -> Iterator[ShadowedExposure]:
         """Yields the answers of an experiment that have a challenger's in their shadow, oldest first."""

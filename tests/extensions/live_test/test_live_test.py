@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from daybreak.contract import clock, params, records
 from daybreak.contract.clock import Clock
 from daybreak.contract.errors import NothingToDo, NotYet
 from daybreak.contract.record_parts import Live, LiveMetric
-from daybreak.contract.record_types import Evaluation, Night, Verdict
+from daybreak.contract.record_types import Evaluation, Night, Training, Verdict
 from daybreak.contract.sections import LiveSections, Params
 from daybreak.contract.units import HOUR_S
 from daybreak.examples.shop.sold_lines import LINES
@@ -37,7 +38,7 @@ from daybreak.storage.traffic_row import TrafficRow
 from tests.extensions.router.moves import pass_time
 from tests.extensions.router.running import running, until
 from tests.statistics.streams import Model, exposures, users
-from tests.toy.nights import PARAMS, halfway, make_night
+from tests.toy.nights import PARAMS, halfway, make_model, make_night
 from tests.toy.stages import close_night, evaluate_night, gate_night, promote_night, register_night
 
 LIVE = PARAMS.replace(
@@ -165,6 +166,53 @@ def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: 
     assert (traffic.challenger, traffic.share, traffic.experiment) == (0, 0.0, "")
     assert promote_night().version == 2
     assert log.traffic.read().champion == 2
+
+
+@pytest.mark.slow
+def test_a_version_trained_again_during_its_test_is_not_promoted_on_users_of_the_one_before(
+    night: Night, log: Log
+) -> None:
+    waits()
+    come(log, 300, Model(hit=0.9))
+    make_model(records.RUN / "model", 1.0001, last_day=night.day - timedelta(days=1))
+    digest = records.digest(records.RUN / "model")
+    records.write(replace(records.read(Training, records.RUN), model_digest=digest), records.RUN)
+    evaluate_night()
+    assert register_night().number == 3
+    verdict = gate_night()
+    assert (verdict.action, verdict.challenger) == ("no data", 3)
+    assert verdict.reason == "live: users of this night met version 2, not 3; open a new night"
+    assert log.traffic.read().experiment == ""
+    with pytest.raises(NothingToDo):
+        promote_night()
+
+
+@pytest.mark.slow
+def test_a_version_trained_again_before_any_user_came_has_a_test_of_its_own(night: Night, log: Log) -> None:
+    waits()
+    make_model(records.RUN / "model", 1.0001, last_day=night.day - timedelta(days=1))
+    digest = records.digest(records.RUN / "model")
+    records.write(replace(records.read(Training, records.RUN), model_digest=digest), records.RUN)
+    evaluate_night()
+    register_night()
+    assert "users meet version 3" in waits()
+    assert log.traffic.read().challenger == 3
+
+
+@pytest.mark.slow
+def test_the_watch_leaves_the_test_of_a_night_that_runs_in_the_checkout(
+    home: Path, night: Night, log: Log
+) -> None:
+    waits()
+    folder, loaded = Path.cwd(), params.load(Path())
+    os.chdir(home)
+    shutil.copytree(folder / records.RUN, records.RUN, dirs_exist_ok=True)
+    shutil.rmtree(folder)
+    assert live_test.clean(Home.here(), loaded) == ""
+    assert log.traffic.read().experiment == night.id
+    shutil.rmtree(records.RUN)
+    assert "which no night wants any more" in live_test.clean(Home.here(), loaded)
+    assert log.traffic.read().experiment == ""
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ from daybreak.extensions.live_test.traffic import end, move, serving_log, share_
 from daybreak.gate.all_metrics import guardrails_of, success_of
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
-from daybreak.storage import branch, ledger
+from daybreak.storage import branch, ledger, night_folders
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def judge(
     `replayed` judges the held-out scores and whether the model is fit to serve; it is called once.
     """
     if (stale := records.find(Verdict, FOLDER)) and stale.challenger != version.number:
+        end(home, night.id, params)  # users would meet that version unseen
         shutil.rmtree(FOLDER)
     if DECIDED.exists():
         decided = records.loads(Verdict, DECIDED.read_text(), source=str(DECIDED))
@@ -137,15 +138,26 @@ class _LiveTest:
         return self.params.section(LiveTestParams)
 
 
+def _obstacle(test: _LiveTest, traffic: "Traffic") -> str:
+    """Returns why users tell nothing of this version beside this champion; "" where they do."""
+    serving = ledger.champion_at(test.home, branch.ledger_tip(test.home))
+    if serving is None or serving.version != test.champion.version:
+        number = serving.version if serving else 0
+        return f"version {number} serves by now, not {test.champion.version}"
+    experiment, number = test.night.id, test.version.number
+    tested = {*test.log.exposures.challengers(experiment), traffic.of(experiment).challenger} - {0}
+    if others := tested - {number}:
+        return f"users of this night met version {min(others)}, not {number}; open a new night"
+    return ""
+
+
 def _look(test: _LiveTest) -> Verdict:
     """Looks once at an experiment that may begin, and takes one action; NotYet while it goes on."""
     log, night = test.log, test.night
     is_over = clock.utc() >= night.decide_until
     traffic = log.traffic.read()
-    serving = ledger.champion_at(test.home, branch.ledger_tip(test.home))
-    if serving is None or serving.version != test.champion.version:
-        number = serving.version if serving else 0
-        return _no_data(test.first, f"version {number} serves by now, not {test.champion.version}")
+    if why := _obstacle(test, traffic):
+        return _no_data(test.first, why)
     if not traffic.of(night.id).experiment:
         traffic = _open(test, traffic, over=is_over)
     ours = traffic.of(night.id)  # at share 0 where somebody has ended it
@@ -208,7 +220,8 @@ def lets_open(home: Home, nights: Sequence[Night], params: LiveSections) -> bool
         return False
     traffic = log.traffic.read()
     on = {test.experiment for test in traffic.tests}
-    decided = [(home.nights / night.id / DECIDED).exists() for night in nights]
+    folders = {night.id: folder for folder, night in night_folders.unclosed(home)}
+    decided = [night.id in folders and (folders[night.id] / DECIDED).exists() for night in nights]
     judged = on.issuperset(night.id for night in nights) and not any(decided)
     return judged and len(nights) < min(slots.num_slots(params), traffic.num_slots)
 
@@ -369,12 +382,11 @@ def clean(home: Home, params: LiveSections) -> str:
 
 def _cleaned(home: Home, log: "Log", experiment: str, params: LiveSections) -> str:
     """Ends an experiment that no open night wants, or whose guardrails broke; returns a sentence on it."""
-    folder = home.nights / experiment
-    night = records.find(Night, folder / records.RUN)
+    opened = next((one for one in night_folders.unclosed(home) if one[1].id == experiment), None)
+    folder, night = opened or (home.nights / experiment, None)
     standing = records.find(Live, folder / FOLDER)
-    closed = any(commit.night == experiment for commit in ledger.commits(home, limit=50))
     is_over = night is None or clock.utc_of(night) > night.decide_until + timedelta(hours=1)
-    if night is None or standing is None or closed or is_over:
+    if night is None or standing is None or is_over:
         end(home, experiment, params)
         return f"ended the experiment {experiment}, which no night wants any more; "
     first, gate = records.find(Verdict, folder / FOLDER), params.gate
