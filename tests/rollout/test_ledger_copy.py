@@ -180,3 +180,35 @@ def test_a_remote_that_is_silent_or_asks_for_a_password_holds_no_night(
     assert time.monotonic() - began < 300
     assert "the ledger is not pushed" in caplog.text
     expect_ledger(Home.here(), load(home).register_, opens=True)  # the night goes on
+
+
+SSH = """\
+#!/bin/sh
+echo "$@" >> "{log}"
+for word; do [ "$word" = -G ] && exit 0; done
+eval "$word"
+"""
+
+
+@pytest.mark.parametrize("named_in", ["core.sshCommand", "GIT_SSH", "GIT_SSH_COMMAND"])
+def test_the_ledger_is_pushed_by_the_ssh_that_git_uses(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_in: str
+) -> None:
+    for name in ("GIT_SSH", "GIT_SSH_COMMAND"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "its own").mkdir()
+    ssh = tmp_path / "its own" / "ssh"
+    ssh.write_text(SSH.format(log=tmp_path / "asked"))
+    ssh.chmod(0o755)
+    if named_in == "core.sshCommand":
+        checkout.git("config", named_in, f"'{ssh}' -i key")
+    else:
+        monkeypatch.setenv(named_in, str(ssh) if named_in == "GIT_SSH" else f"'{ssh}' -i key")
+    point_to(f"someone@host:{tmp_path / 'bare'}")
+    copy = ledger_copy.push(Home.here())
+    assert copy
+    assert copy.state == "same"
+    assert pushed(tmp_path) == branch.ledger_tip(Home.here())
+    asked = (tmp_path / "asked").read_text()
+    assert "-o BatchMode=yes someone@host git-receive-pack" in asked
+    assert ("-i key" in asked) == (named_in != "GIT_SSH")

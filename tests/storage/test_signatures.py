@@ -58,6 +58,18 @@ def test_nights_and_rollbacks_are_signed_where_a_key_is_named_and_no_others(home
     branch.expect_signed(Home.here())
 
 
+def test_a_signed_ledger_is_read_by_a_user_who_has_git_show_signatures(home: Path) -> None:
+    ask_for(home, key="key", require=True)
+    close(1, after="", release=release_of(1))
+    checkout.git("config", "log.showSignature", "true")
+    branch.all_commits.cache_clear()
+    assert [one.serves for one in branch.all_commits(Home.here(), branch.ledger_tip(Home.here()))] == [1]
+    branch.expect_signed(Home.here())
+    ask_for(home, key="other", require=True)
+    with pytest.raises(ReleaseError, match="not signed by a key"):
+        close(3, after=close(2, after=branch.ledger_tip(Home.here())))
+
+
 def test_the_key_may_be_that_of_gits_own_configuration(home: Path) -> None:
     ask_for(home, require=True)
     with pytest.raises(ReleaseError, match=r"no key signs; name one by release.signing_key"):

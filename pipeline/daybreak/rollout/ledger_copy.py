@@ -7,6 +7,7 @@ remote. No night waits for a remote: each call has a limit of time, and asks for
 
 import logging
 import os
+import shlex
 import signal
 import subprocess
 from dataclasses import dataclass
@@ -146,16 +147,24 @@ def _state(home: Home, commit: str, tip: str) -> Literal["same", "behind", "ahea
     return "behind" if branch.is_part(home, commit, tip) else "diverged"
 
 
+def _ssh(home: Home) -> str:
+    """Returns the command that git would run for ssh, by its own order of where it may be named."""
+    return (
+        os.environ.get("GIT_SSH_COMMAND")
+        or checkout.git("config", "--default", "", "--get", "core.sshCommand", folder=home.folder)
+        or shlex.quote(os.environ.get("GIT_SSH") or "ssh")  # a program, without arguments
+    )
+
+
 def _git(home: Home, *words: str, limit_s: float) -> str:
     """Returns the output of a git command that talks to a remote; TimeoutExpired after `limit_s`.
 
     It runs in a session of its own: without a terminal to ask for a password in, and ended with all that it
     started.
     """
-    ssh = os.environ.get("GIT_SSH_COMMAND", "ssh")
-    environment = {**os.environ, **UNPROMPTED, "GIT_SSH_COMMAND": f"{ssh} -o BatchMode=yes"}
+    environment = {**os.environ, **UNPROMPTED, "GIT_SSH_COMMAND": f"{_ssh(home)} -o BatchMode=yes"}
     process = subprocess.Popen(
-        ["git", "-c", "maintenance.auto=false", *checkout.NO_HOOKS, *words],
+        ["git", "-c", "maintenance.auto=false", *checkout.OPTIONS, *words],
         cwd=home.folder,
         env=environment,
         stdin=subprocess.DEVNULL,

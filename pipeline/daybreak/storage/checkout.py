@@ -18,7 +18,22 @@ from daybreak.contract.errors import ParamsError, ReleaseError
 log = logging.getLogger(__name__)
 
 COMPILED = "__pycache__"
-NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
+_SETTINGS = {
+    "core.hooksPath": os.devnull,
+    # settings of a user that would change what is written or read here
+    "color.diff": "false",
+    "color.ui": "false",
+    "core.commentChar": "#",
+    "core.quotePath": "false",
+    "diff.relative": "false",
+    "i18n.commitEncoding": "UTF-8",
+    "i18n.logOutputEncoding": "UTF-8",
+    "log.showSignature": "false",
+    "status.showUntrackedFiles": "normal",
+    "trailer.separators": ":",
+    "worktree.useRelativePaths": "false",
+}
+OPTIONS = tuple(word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}"))
 
 LEAD = Path("var/lead.json")
 
@@ -38,7 +53,8 @@ def git(
     `objects`, where no `git gc` of the repository removes them.
     What a branch names is on the disk before the branch is moved; by git's default only the branch would be.
     So is an index that is written; reading commands, such as `status`, write none. Hooks of the user do not
-    run: the branch of the ledger moves many times a night, and none of it is the user's work.
+    run: the branch of the ledger moves many times a night, and none of it is the user's work. Nor does the
+    user's configuration change what the output looks like (`OPTIONS`).
     """
     dates = {f"GIT_{who}_DATE": f"@{int(at)}" for who in ("AUTHOR", "COMMITTER")} if at is not None else {}
     environment = {"GIT_OPTIONAL_LOCKS": "0", **dates, **os.environ, "LC_ALL": "C"}
@@ -50,7 +66,7 @@ def git(
         environment |= {"GIT_ALTERNATE_OBJECT_DIRECTORIES": shared}
     with pack.open("rb") if pack else contextlib.nullcontext() as file:
         done = subprocess.run(
-            ["git", "-c", f"core.fsync={'none' if index else 'all'}", *NO_HOOKS, *arguments],
+            ["git", "-c", f"core.fsync={'none' if index else 'all'}", *OPTIONS, *arguments],
             cwd=folder,
             env=environment,
             **({"stdin": file} if file else {"input": text}),

@@ -184,6 +184,20 @@ def test_a_version_that_was_rolled_back_is_said_to_be(small_home: Home) -> None:
     assert "to version 1: " in shown["since"]
 
 
+@pytest.mark.parametrize("setting", ["color.ui=always", "diff.external=true", "diff.noprefix=true"])
+def test_params_that_differ_from_the_commit_are_said_whatever_a_user_sets(
+    small_home: Home, setting: str
+) -> None:
+    (small_home.folder / "params.yaml").write_text(f"# another\n{PARAMS}")
+    words = ("-c", "user.name=A", "-c", "user.email=a@b", "commit", "--quiet", "--all", "--message=Edit")
+    checkout.git(*words, folder=small_home.folder)
+    entry = ledger.history(small_home, limit=1)[0]
+    edited = checkout.git("rev-parse", "HEAD", folder=small_home.folder)
+    entry = replace(entry, night=replace(entry.night, code_commit=edited))
+    checkout.git("config", *setting.split("="), folder=small_home.folder)
+    assert provenance._changed_params(small_home, entry) == "- # another"
+
+
 def test_a_damaged_record_of_a_folder_hides_nothing_that_the_ledger_has(
     small_home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:

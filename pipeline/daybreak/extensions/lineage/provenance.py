@@ -5,6 +5,7 @@ files that the answer needs are read, all by one `git cat-file`, since there is 
 folder of a night, while it is here, adds what its stages wrote, and is all there is of a night that runs.
 """
 
+import difflib
 import json
 import logging
 import re
@@ -12,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from daybreak.contract import formats, records
+from daybreak.contract import formats, params, records
 from daybreak.contract.errors import DataError, ParamsError, ReleaseError
 from daybreak.contract.record_parts import Record
 from daybreak.contract.record_types import (
@@ -30,7 +31,7 @@ from daybreak.registry import approval
 from daybreak.report import evidence, outcome, summary
 from daybreak.report.links import Places
 from daybreak.report.outcome import NightView
-from daybreak.storage import branch, checkout, ledger, ledger_notes, night_folders
+from daybreak.storage import branch, ledger, ledger_notes, night_folders
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -345,10 +346,10 @@ def _judged(entry: Entry) -> list[tuple[str, str]]:
 
 def _changed_params(home: Home, entry: Entry) -> str:
     """Returns how the night's params differ from those of its code commit, line by line."""
-    folder = home.folder
-    names = (f"{entry.night.code_commit}:params.yaml", f"{entry.commit}:params.yaml")
-    changed = checkout.git("diff", "--unified=0", *names, folder=folder).splitlines()
-    lines = [f"{line[0]} {' '.join(line[1:].split())}" for line in changed if re.match(r"[+-](?![+-])", line)]
+    both = branch.texts_at(home, [entry.night.code_commit, entry.commit], [params.FILE])
+    before, after = (files.get(str(params.FILE), "").splitlines() for files in both)
+    changed = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]  # after the names of the files
+    lines = [f"{line[0]} {' '.join(line[1:].split())}" for line in changed if line[0] in "+-"]
     return "; ".join(lines) or "those of the code commit"
 
 
