@@ -118,6 +118,8 @@ def _is_whole(path: Path) -> bool:
     reader = zlib.decompressobj()
     try:
         content = reader.decompress(path.read_bytes())
+    except FileNotFoundError:
+        return True  # git has packed it meanwhile, and packs are verified after this
     except (OSError, zlib.error):
         return False
     kind = "sha1" if len(name) == 40 else "sha256"
