@@ -82,6 +82,22 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert serving() == (2, 2)
 
 
+def test_an_alias_moved_by_hand_after_a_rollback_is_no_interrupted_rollback(
+    settings: Params, home_of_two: Path
+) -> None:
+    rollback.rollback(Home.here(), settings.register_, to=1, reason="a test")
+    client().set_registered_model_alias("daybreak", "champion", "2")
+    edits = settings.watch.model_copy(update={"alias_edits": "adopt"})
+    said = watch.watch(Home.here(), settings, edits).reason
+    assert "moved by hand to version 2, which the ledger adopted" in said
+    assert serving() == (2, 2)
+    rollback.rollback(Home.here(), settings.register_, to=1, reason="a test")
+    client().set_registered_model_alias("daybreak", "champion", "2")
+    made = rollback.rollback(Home.here(), settings.register_, to=2, reason="a test")
+    assert made.version == 2
+    assert serving() == (2, 2)
+
+
 def test_watch_rolls_back_a_champion_that_is_proven_worse(settings: Params, home_of_two: Path) -> None:
     newest, *before = ledger.history(Home.here())
     assert newest.verdict

@@ -1,14 +1,22 @@
 """What a rollback goes back to, of any ledger; the rollback itself is in test_rolled_back_nights.py."""
 
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
-from daybreak.rollout.rollback import promotion_of, steps_back
+from daybreak.contract.record_parts import Record
+from daybreak.contract.record_types import Action, Night, Refit, Release, Verdict, Version
+from daybreak.rollout.rollback import promotion_of, steps_back, version_of
+from daybreak.storage import branch, ledger
 from daybreak.storage.branch import Commit
+from daybreak.storage.home import Home
+from tests.rollout.ledgers import close, make_home
 
 
 def history(*versions: int) -> list[Commit]:
@@ -91,3 +99,37 @@ def test_the_promotion_of_a_version_is_its_night_and_not_the_rollback_to_it() ->
 def test_a_version_that_was_never_promoted_is_refused_with_those_that_were() -> None:
     with pytest.raises(ReleaseError, match="version 7 was never promoted; choose one of: 1, 3"):
         promotion_of(history(3, 0, 1), 7)
+
+
+def version_named(number: int, night: Night) -> Version:
+    return Version(name="m", number=number, night=night.id, data_digest="", model_digest="", run_id="")
+
+
+def decided(number: int, action: Action) -> Verdict:
+    return Verdict(action=action, champion=0, challenger=number, reason="")
+
+
+def test_a_night_is_named_for_the_refit_that_it_released_and_a_day_for_what_it_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(tmp_path, monkeypatch)
+    first = branch.ledger_tip(Home.here())
+    close(1, after=first)
+    home, night = Home.here(), ledger.history(Home.here(), limit=1)[0].night
+
+    def closed(name: str, *made: Record, release: Release | None = None) -> None:
+        for path in records.RUN.glob("*.json"):
+            path.unlink()
+        tonight = replace(night, id=name, day=date(2025, 2, 1), previous=branch.newest_entry(home))
+        for record in (tonight, *made):
+            records.write(record, records.RUN)
+        ledger.commit_night(home, tonight, message=name, release=release)
+
+    refit = Refit(judged=8, version=version_named(9, night))
+    released = Release(version=9, replaced=0, night="refitted")
+    closed("refitted", version_named(8, night), decided(8, "promote"), refit, release=released)
+    closed("rejected", version_named(10, night), decided(10, "reject"))
+    assert version_of(home, "refitted") == 9
+    assert version_of(home, "2025-02-01") == 9
+    assert version_of(home, "rejected") == 10
+    assert promotion_of(ledger.releases(home), version_of(home, "2025-02-01")).night == "refitted"

@@ -76,7 +76,7 @@ def _champion(home: Home, params: LiveSections, edits: WatchParams) -> Watch:
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
     before = _held_back(home, serving)
-    rules = rules_of(params.gate, refresh=True)
+    rules = rules_of(params.gate, refresh=True, evaluation=ledger.evaluation_of(home, serving))
     held = users.held(home, serving, before, params, rules=rules) if users and before else None
     if users and before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
@@ -222,7 +222,7 @@ def _check_targets(home: Home, register: RegisterParams, edits: WatchParams) -> 
         if aliases.is_settled(client, name, serving):
             return _settle_others(home, everybody, serving)
         edit = f"alias champion was moved by hand to version {shown}, the ledger says {serving.version}; "
-        if aliases.status(client, name, serving.version) != aliases.SERVING:
+        if shown == serving.version or aliases.status(client, name, serving.version) != aliases.SERVING:
             saga.settle(home, everybody)
             edit = f"finished the release of version {serving.version}, which was interrupted; "
         elif edits.alias_edits == "adopt":

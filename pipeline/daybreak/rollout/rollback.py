@@ -150,8 +150,8 @@ def _finished(home: Home, client: "MlflowClient", name: str, targets: Sequence[T
     newest = next(iter(ledger.history(home, limit=1)), None)
     if not (newest and newest.rollback and newest.serving):
         return None
-    if aliases.is_settled(client, name, newest.serving):
-        return None
+    if aliases.status(client, name, newest.serving.version) == aliases.SERVING:
+        return None  # an alias that shows another version now was moved by hand
     log.warning("finishing the rollback to version %d that was interrupted", newest.serving.version)
     saga.settle(home, targets)
     return newest.release
@@ -206,15 +206,17 @@ def promotion_of(releases: Sequence[Commit], number: int) -> Commit:
 def version_of(home: Home, text: str) -> int:
     """Returns the version that a person names: by its number, or by the name or the day of its night.
 
-    Raises NothingToDo, with why, where that night made none, and ReleaseError where there was no such night.
+    Of a day with several nights, the newest that released a version counts; of a night, its refit. Raises
+    NothingToDo, with why, where that night made none, and ReleaseError where there was no such night.
     """
     if text.isascii() and text.isdigit():
         return int(text)
     nights = [entry for entry in ledger.history(home) if not entry.rollback]
     named = [e for e in nights if text in (e.night.id, short_id(e.night.id), str(e.night.day))]
-    for entry in named:
-        if entry.version:
-            return entry.version.number
+    if released := [entry.release.version for entry in named if entry.release]:
+        return released[0]
+    if versions := [version.number for entry in named if (version := entry.refitted or entry.version)]:
+        return versions[0]
     if named and (verdict := named[0].verdict):
         raise NothingToDo(f"night {named[0].night.id} made no version: {verdict.reason}")
     made = [entry for entry in nights if entry.version]

@@ -234,6 +234,12 @@ def promotions(home: Home, *versions: int) -> list[Entry | None]:
     return [entries.get(commits[version].id) if version in commits else None for version in versions]
 
 
+def evaluation_of(home: Home, release: Release | Champion) -> Evaluation | None:
+    """Returns what the night that made the version of a release found of it; None if nothing."""
+    made = (one.id for one in commits(home) if one.night == release.night and not one.rollback)
+    return next(filter(None, (branch.read_at(home, one, Evaluation) for one in made)), None)
+
+
 def versions(home: Home) -> list[Version]:
     """Returns the versions that the ledger has, refits among them, each once, the newest first."""
     made, refitted = str(records.path_of(Version, records.RUN)), str(records.path_of(Refit, records.RUN))

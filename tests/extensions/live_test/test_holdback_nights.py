@@ -5,17 +5,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from daybreak.contract.record_types import Watch
 from daybreak.contract.sections import Params
+from daybreak.extensions.live_test import live_test
 from daybreak.extensions.live_test.observations import observe
 from daybreak.gate import watch
 from daybreak.gate.chain import anchor_of
 from daybreak.rollout import prune, rollback
 from daybreak.statistics.assignment import CHALLENGER, arm_of
+from daybreak.statistics.paired import Rules
 from daybreak.storage import branch, ledger
 from daybreak.storage.exposures import Outcome
 from daybreak.storage.home import Home
@@ -114,6 +117,25 @@ def test_the_same_users_stay_with_the_anchor_over_promotions(
     assert held[0] == held[1] == held[2]
     seen = observe(log.exposures.of(NAME), window_s=36)
     assert (len(seen.observations), seen.impossible) == (500, 0)
+
+
+def test_users_who_are_held_back_judge_by_the_margin_of_the_nights(
+    home: Path, log: Log, settings: Params, promoted: Promote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted(), promoted()
+    looked(settings, log)
+    come(log, 0, 100)
+    margins, design_of = [], live_test.design_of
+
+    def seen(*given: Any, rules: Rules) -> Any:
+        margins.append(rules.margin)
+        return design_of(*given, rules=rules)
+
+    monkeypatch.setattr(live_test, "design_of", seen)
+    looked(settings, log)
+    (entry,) = ledger.history(Home.here(), limit=1)
+    assert entry.verdict
+    assert margins == [entry.verdict.margin]
 
 
 def test_losses_that_no_promotion_shows_add_up_and_bring_the_anchor_back(

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
-from daybreak.contract.record_types import Evaluation, Release
+from daybreak.contract.record_types import Release
 from daybreak.contract.sections import LiveSections
 from daybreak.evaluation.live_judge import Held
 from daybreak.extensions.live_test import live_test, own_serving
@@ -35,7 +35,7 @@ from daybreak.extensions.live_test.traffic import serving_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion, Status
-from daybreak.storage import branch, ledger
+from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_row import holdback_name
 
@@ -58,7 +58,7 @@ def judge(
     now = datetime.fromtimestamp(traffic_log.now(), UTC)
     try:
         own_serving.read(traffic_log, limits, now=datetime.now(UTC))
-        design = live_test.design_of(_evaluation(home, serving), params, rules=rules)
+        design = live_test.design_of(ledger.evaluation_of(home, serving), params, rules=rules)
     except (DataError, ParamsError, ReleaseError) as error:
         return Held(result=Conclusion(status=Status.NO_DATA, sentence=str(error)), num_users=0)
     shown = _shown(home, traffic_log, before)
@@ -171,11 +171,3 @@ def _is_ready(home: Home, held: Release, params: LiveSections) -> bool:
         log.warning("nobody is held back on version %d: %s", held.version, error)
         return False
     return True
-
-
-def _evaluation(home: Home, serving: Release) -> Evaluation | None:
-    """Returns what the night that made the version found of it."""
-    made = (one for one in ledger.commits(home) if one.night == serving.night and not one.rollback)
-    return next(
-        (evaluation for one in made if (evaluation := branch.read_at(home, one.id, Evaluation))), None
-    )
