@@ -6,6 +6,7 @@ from calendar import monthrange
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,6 +160,73 @@ def test_a_model_that_the_dollars_do_not_suffice_for_goes_first_on_the_next_even
     with pytest.raises(PlanError, match="shop needs"):
         look(lead, HOUR, of="two")
     assert look(cards, HOUR, of="two")[0] == "g2-standard-4"
+
+
+def test_a_night_that_was_refused_begins_once_the_limit_is_raised(lead: Path) -> None:
+    write(lead, machines="{g2-standard-4: 2}", budget_usd="3.0", value="{shop: 2}")
+    cards = lead.parent / "cards"
+    with pytest.raises(NotYet):
+        look(lead, HOUR)
+    for _ in range(2):
+        with pytest.raises(PlanError, match=r"has \$3\.00 left and cards needs \$2\.00"):
+            look(cards, HOUR)
+    assert look(lead, HOUR)[0] == "g2-standard-4"
+    write(lead, machines="{g2-standard-4: 2}", budget_usd="4.0", value="{shop: 2}")
+    assert look(cards, HOUR)[0] == "g2-standard-4"
+
+
+def test_an_evening_whose_dollars_are_overspent_has_none_left(lead: Path) -> None:
+    write(lead, machines="{g2-standard-4: 2}", budget_usd="4.0")
+    cards = lead.parent / "cards"
+    with pytest.raises(NotYet):
+        look(lead, HOUR)
+    with pytest.raises(PlanError, match="goes first"):
+        look(cards, replace(HOUR, usd=9.0))
+    assert look(lead, HOUR)[0] == "g2-standard-4"
+    write(lead, machines="{g2-standard-4: 2}", budget_usd="1.0")
+    with pytest.raises(PlanError, match=r"has \$0\.00 left"):
+        look(cards, HOUR)
+
+
+@pytest.mark.parametrize("offered", [False, True])
+def test_a_member_with_a_damaged_record_keeps_no_other_from_its_plan(
+    lead: Path, caplog: pytest.LogCaptureFixture, offered: bool
+) -> None:
+    cards = lead.parent / "cards"
+    if offered:
+        with pytest.raises(NotYet):
+            look(cards, HOUR)
+        assert look(cards, HOUR, later_s=evening.PATIENCE_S)[0] == "g2-standard-4"
+        (cards / "nights/one" / records.RUN / "training.json").write_text("{}")
+        (cards / "nights/one" / records.RUN / "verdict.json").write_text("{")
+    (cards / "nights/one" / records.RUN / "night.json").write_text("{")
+    assert look(lead, HOUR, later_s=evening.PATIENCE_S + 1)[0] == "g2-standard-4"
+    assert "cannot be read" in caplog.text
+
+
+def test_a_model_that_waits_is_not_given_another_share_while_nothing_has_changed(
+    lead: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards, divided, divide = lead.parent / "cards", [], evening.divide
+
+    def counted(*given: Any, **also: Any) -> Any:
+        divided.append(given)
+        return divide(*given, **also)
+
+    monkeypatch.setattr(evening, "divide", counted)
+    with pytest.raises(NotYet):
+        look(lead, HOUR)
+    with pytest.raises(NotYet, match="waits about 1 h"):
+        look(cards, replace(HOUR, seconds=3601))
+    assert look(lead, HOUR, later_s=10)
+    before = len(divided)
+    for later_s in (610, 620, 630):
+        with pytest.raises(NotYet, match="waits about (50|49) min"):
+            look(cards, HOUR, later_s=later_s)
+    assert len(divided) == before + 1
+    with pytest.raises(NotYet, match="which other models of the fleet have"):
+        look(cards, HOUR, later_s=3620)  # the other should be done, and is late
+    assert len(divided) == before + 2
 
 
 def verdict(action: Action) -> Verdict:

@@ -1,11 +1,13 @@
 """How an evening is divided among models: no machine twice, nobody left out, deadlines before dollars."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daybreak.extensions.fleets import sharing
 from daybreak.extensions.fleets.sharing import ROOM, EveningDemand, Share, Way, divide
 
 MACHINES = {"a": 2, "b": 1}
@@ -106,3 +108,20 @@ def test_a_way_that_costs_more_stays_where_it_is_done_in_time_more_surely() -> N
     risky = replace(way(hours=1, usd=1), late_s=9 * 3600)  # as on spot
     division = divide([demand("a", risky, steady, hours=3)], machines=MACHINES)
     assert division.of("a") == Share(model="a", way=steady, start_s=0.0)
+
+
+def test_an_evening_of_many_models_is_divided_within_a_bound_of_layouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    laid, lay_out = [], sharing._laid_out
+
+    def counted(order: sharing.Order, **given: Any) -> list[Share]:
+        laid.append(len(order))
+        return lay_out(order, **given)
+
+    monkeypatch.setattr(sharing, "_laid_out", counted)
+    both = [way("a", 1, 2.0, 2), way("a", 2, 1.1, 2.5), way("b", 1, 3.0, 1)]
+    demands = [demand(f"m{number:02}", *both, hours=number + 2) for number in range(24)]
+    division = divide(demands, machines=MACHINES)
+    assert len(division.shares) == 24
+    assert len(laid) <= sharing.MOST_LAYOUTS

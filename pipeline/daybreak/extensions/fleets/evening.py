@@ -10,6 +10,8 @@ An open night without an offer is waited for, at most `PATIENCE_S`. A night that
 any more, since it was killed, is passed over until it calls again.
 """
 
+import json
+import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import clock, records
-from daybreak.contract.errors import NotYet, PlanError
+from daybreak.contract.errors import DataError, NotYet, PlanError
 from daybreak.contract.formats import duration
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Approval, Night, Plan, Profile, Refit, Release, Training, Verdict
@@ -33,6 +35,8 @@ from daybreak.storage.journal import Journal
 
 if TYPE_CHECKING:
     from daybreak.contract.fleet import Fleet
+
+log = logging.getLogger(__name__)
 
 JOURNAL = Path("var/evening.json")
 JOBS = "data/work/jobs/*/submissions.json"  # of a night that asked for machines (daybreak/jobs/launcher.py)
@@ -178,9 +182,9 @@ def turn(
     place = homes.shared(home.folder)
     assert place
     lead, model, fleet = place
-    now = clock.now() if now is None else now
     journal = Journal(lead / JOURNAL, empty={})
     with journal.alone():
+        now = clock.now() if now is None else now  # once no other model has the journal any more
         entries: dict[str, Any] = journal.read()
         entry = entries.get(model, {})
         if entry.get("night") != night.id:
@@ -210,8 +214,10 @@ def _taken(
     entry = entries[model]
     if taken := entry.get("share"):  # by a call that was killed before its plan was written
         return _share(model, taken, start_s=0.0), entry["started_at"] - entry["offered_at"]
-    if refused := entry.get("refused"):
-        raise PlanError(refused)
+    limits = {"budget_usd": fleet.budget_usd, "usd_per_month": fleet.usd_per_month}
+    if entry.get("refused") and entry.get("refused_by") == limits:
+        raise PlanError(entry["refused"])
+    entry.pop("refused", None)  # the limits were changed since
     folders = {home.model: home.folder for home in homes.homes(lead)}
     open_nights = {
         name: other
@@ -234,20 +240,24 @@ def _taken(
     counted = {taking["night"] for taking in takings}
     budget_usd = _budget_usd(folders.values(), fleet, now=now, without=counted)
     left_usd = None if budget_usd is None else budget_usd - spent_usd
-    division = divide(waiting, machines=fleet.machines, budget_usd=left_usd, running=running)
     late = [name for name in _expected(folders, entries, now=now) if name != model]
     if late and now - entry["offered_at"] < PATIENCE_S:
         raise NotYet(f"waits for what {', '.join(late)} offers, {duration(PATIENCE_S)} at most")
-    share = division.of(model)
+    offers = _offers(open_nights, waiting, running, fleet, left_usd)
+    share = _promised(model, entry, offers, now=now)
     if share is None:
-        least = min(way["usd"] for way in entry["ways"])
+        share = divide(waiting, machines=fleet.machines, budget_usd=left_usd, running=running).of(model)
+    if share is None:
+        least, left = min(way["usd"] for way in entry["ways"]), max(left_usd or 0.0, 0.0)
         entry["refused"] = (
-            f"the evening of the fleet has ${left_usd or 0:.2f} left and {model} needs ${least:.2f} at "
+            f"the evening of the fleet has ${left:.2f} left and {model} needs ${least:.2f} at "
             f"least; it goes first on the next one, or raise budget_usd or usd_per_month in "
             f"{lead / 'fleet.yaml'}"
         )
+        entry["refused_by"] = limits
         raise PlanError(entry["refused"])
     if share.start_s > 0:
+        entry["promise"] = {"offers": offers, "way": asdict(share.way), "at": now + share.start_s}
         raise NotYet(
             f"waits about {duration(share.start_s)} for {share.way.num_machines} x {share.way.machine}, "
             f"which other models of the fleet have"
@@ -255,6 +265,32 @@ def _taken(
     entry |= {"share": asdict(share.way), "started_at": now}
     entry["takings"].append({"night": entry["night"], "at": now, "usd": share.way.usd})
     return share, now - entry["offered_at"]
+
+
+def _offers(
+    open_nights: Mapping[str, Mapping[str, Any]],
+    waiting: Sequence[EveningDemand],
+    running: Sequence[Share],
+    fleet: "Fleet",
+    left_usd: float | None,
+) -> str:
+    """Returns a digest of what a division goes by, except for the time."""
+    names = [demand.model for demand in waiting]
+    ways = [(name, open_nights[name]["night"], open_nights[name]["ways"]) for name in names]
+    trains = [(share.model, open_nights[share.model]["night"]) for share in running]
+    text = json.dumps([ways, trains, dict(fleet.machines), dict(fleet.value), left_usd])
+    return records.bytes_digest(text.encode())
+
+
+def _promised(model: str, entry: Mapping[str, Any], offers: str, *, now: float) -> Share | None:
+    """Returns the share of the last division while it is still to begin, and nothing has changed since.
+
+    A division takes a second of many models, each of which looks every few seconds.
+    """
+    promise = entry.get("promise")
+    if not promise or promise["offers"] != offers or promise["at"] <= now:
+        return None
+    return _share(model, promise["way"], start_s=promise["at"] - now)
 
 
 def _budget_usd(
@@ -318,8 +354,13 @@ def _deadline(night: Night) -> datetime:
 
 
 def _has_ended(entry: Mapping[str, Any]) -> bool:
-    """Returns whether the night of an entry needs no machine any more."""
-    return _is_over(Path(entry["home"]), entry["night"], refits=entry["refits"])
+    """Returns whether the night of an entry needs no machine any more; not if that is unreadable."""
+    home, night = Path(entry["home"]), entry["night"]
+    try:
+        return _is_over(home, night, refits=entry["refits"])
+    except (DataError, OSError) as error:
+        _warn(home, night, error, "it keeps its machines")
+        return False
 
 
 def _is_over(home: Path, night: str, *, refits: bool = False) -> bool:
@@ -349,10 +390,18 @@ def _may_have_rented(home: Path, night: str) -> bool:
     """
     folder = _folder(home, night)
     run = folder / records.RUN
-    of = records.find(Night, run)
+    try:
+        of = records.find(Night, run)
+    except (DataError, OSError) as error:
+        _warn(home, night, error, "its dollars count")
+        return True
     if of is None or of.id != night or not records.path_of(Verdict, run).exists():
         return True
     return records.path_of(Training, run).exists() or any(folder.glob(JOBS))
+
+
+def _warn(home: Path, night: str, error: Exception, what: str) -> None:
+    log.warning("night %s of %s cannot be read, so that %s: %s", night, home, what, error)
 
 
 def _folder(home: Path, night: str) -> Path:
@@ -364,13 +413,19 @@ def _expected(folders: Mapping[str, Path], entries: Mapping[str, Any], *, now: f
     """Returns the models whose newest night is open and has not offered yet."""
     late = []
     for model, home in folders.items():
-        nights = sorted((home / "nights").glob("*"), key=lambda path: path.stat().st_mtime)
-        for folder in nights[-1:]:
-            night = records.find(Night, folder / records.RUN)
-            if night is None or night.train_until.timestamp() < now:
-                continue
-            has_failed = any((folder / records.RUN).glob("*.error"))
-            offered = entries.get(model, {}).get("night") == night.id
-            if not offered and not has_failed and not _is_over(home, night.id):
+        try:
+            if _is_expected(home, entries.get(model, {}).get("night", ""), now=now):
                 late.append(model)
+        except (DataError, OSError) as error:  # also of a folder that is pruned meanwhile
+            log.warning("nobody waits for what %s offers, whose night cannot be read: %s", model, error)
     return late
+
+
+def _is_expected(home: Path, offered: str, *, now: float) -> bool:
+    """Returns whether the newest night of a home is open, and is not the one that has offered."""
+    nights = sorted((home / "nights").glob("*"), key=lambda path: path.stat().st_mtime)
+    night = records.find(Night, nights[-1] / records.RUN) if nights else None
+    if night is None or night.train_until.timestamp() < now or night.id == offered:
+        return False
+    has_failed = any((nights[-1] / records.RUN).glob("*.error"))
+    return not has_failed and not _is_over(home, night.id)

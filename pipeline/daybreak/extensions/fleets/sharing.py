@@ -11,14 +11,15 @@ their shares of its time and memory add up to at most one, so that neither is sl
 
 The problem is scheduling of moldable jobs, which is NP-hard. A list of jobs, each with a way, is laid out in
 order, each job as early as there is room, and improved by changing one way or one position at a time (hill
-climbing from six lists).
+climbing from six lists, `MOST_LAYOUTS` layouts in all).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 ROOM = 1.0 + 1e-9  # of a machine's time and memory
-MOST_ROUNDS = 40
+MOST_LAYOUTS = 2000  # of a division, which each look of a model waits for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +109,16 @@ def divide(
         return late, max(ends, default=0.0), sum(ends), sum(share.way.usd for share in shares)
 
     best: tuple[Score, list[Share]] | None = None
-    for order in _lists(kept, budget_usd):
-        improved = _improved(order, score, machines=machines, budget_usd=budget_usd, running=running)
+    orders = list(_lists(kept, budget_usd)) if kept else []
+    for order in orders:
+        improved = _improved(
+            order,
+            score,
+            machines=machines,
+            budget_usd=budget_usd,
+            running=running,
+            most=MOST_LAYOUTS // len(orders),
+        )
         if best is None or improved[0] < best[0]:
             best = improved
     shares = best[1] if best else []
@@ -189,35 +198,42 @@ def _improved(
     machines: Mapping[str, int],
     budget_usd: float | None,
     running: Sequence[Share],
+    most: int,
 ) -> tuple[Score, list[Share]]:
-    """Returns the score and layout of an order after local search: no single change improves the result."""
+    """Returns the score and layout of an order after local search, which lays at most so many out.
+
+    Model by model the best change is made, until no single change improves the result any more.
+    """
     shares = _laid_out(order, machines=machines, running=running)
-    best = score(shares)
-    for _ in range(MOST_ROUNDS):
-        better: tuple[Score, Order, list[Share]] | None = None
-        for other in _changed(order):
+    best, num_laid, num_kept = score(shares), 1, 0
+    for model in cycle([demand.model for demand, _ in order]):
+        changed = False
+        for other in _changed(order, model):
             if budget_usd is not None and sum(way.usd for _, way in other) > budget_usd + 1e-9:
                 continue
+            if num_laid == most:
+                return best, shares
             laid = _laid_out(other, machines=machines, running=running)
-            scored = score(laid)
-            if scored < (better[0] if better else best):
-                better = scored, other, laid
-        if better is None:
+            num_laid += 1
+            if (scored := score(laid)) < best:
+                best, shares, better, changed = scored, laid, other, True
+        order, num_kept = (better, 0) if changed else (order, num_kept + 1)
+        if num_kept == len(order):
             break
-        best, order, shares = better
     return best, shares
 
 
-def _changed(order: Order) -> Iterator[Order]:
-    """Yields the list with another way of one model, or with one model at another place."""
-    for place, (demand, chosen) in enumerate(order):
-        for way in demand.ways:
-            if way != chosen:
-                yield [*order[:place], (demand, way), *order[place + 1 :]]
-        rest = [*order[:place], *order[place + 1 :]]
-        for elsewhere in range(len(order)):
-            if elsewhere != place:
-                yield [*rest[:elsewhere], (demand, chosen), *rest[elsewhere:]]
+def _changed(order: Order, model: str) -> Iterator[Order]:
+    """Yields the list with another way of the model, or with the model at another place."""
+    place = next(place for place, (demand, _) in enumerate(order) if demand.model == model)
+    demand, chosen = order[place]
+    for way in demand.ways:
+        if way != chosen:
+            yield [*order[:place], (demand, way), *order[place + 1 :]]
+    rest = [*order[:place], *order[place + 1 :]]
+    for elsewhere in range(len(order)):
+        if elsewhere != place:
+            yield [*rest[:elsewhere], (demand, chosen), *rest[elsewhere:]]
 
 
 def _laid_out(order: Order, *, machines: Mapping[str, int], running: Sequence[Share]) -> list[Share]:
