@@ -603,7 +603,7 @@ def _publish(home: Home, stage: str, *, done: bool) -> None:
             publisher.publish_night(home, home.tonight)
     if stage in ("promote", "predict") and done:
         publisher.publish_ledger(home)
-    if stage in ("rollback", "watch"):
+    if stage == "watch" or (stage == "rollback" and done):
         publisher.publish_home(home)
     if stage == "open":
         publisher.publish_disk(home)

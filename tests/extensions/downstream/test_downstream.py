@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 
+from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_types import Predictions
@@ -269,3 +270,16 @@ def test_a_task_of_airflow_that_has_the_asset_as_an_outlet_asks_no_airflow(
     airflow_assets.update(home, given, {"event": "predictions", "model": "shop"})
     with pytest.raises(Exception, match=r"Airflow at http://127\.0\.0\.1:9 did not take it"):
         airflow_assets.update(home, given, {"event": "champion", "model": "shop"})
+
+
+def test_a_rollback_task_that_fails_has_updated_no_asset(
+    home: Home, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close(1, after="", release=release_of(1))
+    monkeypatch.setenv("AIRFLOW_CTX_TASK_ID", "rollback")
+    with pytest.raises(ParamsError, match="a rollback needs a reason"):
+        runner.run(home, "rollback", reason=" ")
+    assert not (home.folder / teller.TOLD).exists()
+    assert receiver.events == []
+    publisher.publish_home(home)  # as once a rollback is done
+    assert "champion airflow" in json.loads((home.folder / teller.TOLD).read_text())
