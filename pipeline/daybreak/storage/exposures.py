@@ -21,7 +21,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from daybreak.statistics.assignment import CHALLENGER
 from daybreak.storage.kept_rows import KeptRows, KeptRowsLog
 from daybreak.storage.log_clock import LogClock
 from daybreak.storage.traffic_database import (
@@ -199,9 +198,9 @@ class ExposureLog:
                 items = tuple(json.loads(row["items"]))
                 yield Exposure(**{**row, "items": items, "taken": taken, "attributes": attributes})
 
-    def challengers(self, experiment: str) -> set[int]:
-        """Returns the versions that units of an experiment met as challengers, or had in the shadow."""
-        met = sa.select(EXPOSURES.c.version).where(EXPOSURES.c.arm == CHALLENGER)
+    def tested(self, experiment: str, *, arm: str) -> set[int]:
+        """Returns the versions that units of an experiment met in an arm, or had in the shadow."""
+        met = sa.select(EXPOSURES.c.version).where(EXPOSURES.c.arm == arm)
         both = EXPOSURES.join(SHADOWS, SHADOWS.c.exposure == EXPOSURES.c.id)
         queries = (met, sa.select(SHADOWS.c.version).select_from(both))
         with self._database.reading() as connection:

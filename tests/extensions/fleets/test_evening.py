@@ -221,7 +221,7 @@ def test_a_model_that_waits_is_not_given_another_share_while_nothing_has_changed
     assert look(lead, HOUR, later_s=10)
     before = len(divided)
     for later_s in (610, 620, 630):
-        with pytest.raises(NotYet, match="waits about (50|49) min"):
+        with pytest.raises(NotYet, match=r"waits about (50|49) min"):
             look(cards, HOUR, later_s=later_s)
     assert len(divided) == before + 1
     with pytest.raises(NotYet, match="which other models of the fleet have"):

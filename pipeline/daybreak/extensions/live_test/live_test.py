@@ -40,6 +40,7 @@ from daybreak.extensions.live_test.shadowed import read as read_shadow
 from daybreak.extensions.live_test.traffic import end, move, serving_log, share_out
 from daybreak.gate.all_metrics import guardrails_of, success_of
 from daybreak.rollout.targets import endpoint
+from daybreak.statistics.assignment import CHALLENGER
 from daybreak.statistics.paired import Rules
 from daybreak.storage import branch, ledger, night_folders
 from daybreak.storage.home import Home
@@ -145,8 +146,8 @@ def _obstacle(test: _LiveTest, traffic: "Traffic") -> str:
         number = serving.version if serving else 0
         return f"version {number} serves by now, not {test.champion.version}"
     experiment, number = test.night.id, test.version.number
-    tested = {*test.log.exposures.challengers(experiment), traffic.of(experiment).challenger} - {0}
-    if others := tested - {number}:
+    tested = test.log.exposures.tested(experiment, arm=CHALLENGER) | {traffic.of(experiment).challenger}
+    if others := tested - {0, number}:
         return f"users of this night met version {min(others)}, not {number}; open a new night"
     return ""
 
