@@ -15,6 +15,7 @@ from daybreak.backends.sync import BucketSync
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.storage.bucket import BucketFolder, _written_at
+from daybreak.training import worker_errors
 from daybreak.training.recipe import Result, WarmStart
 from tests import cloud_storage, s3_storage
 from tests.fakes import read_lines
@@ -310,3 +311,46 @@ def test_a_profile_comes_home(tmp_path, depot, job):
     sync.finish()
     pull_results(depot, "j", job)
     assert (job / "profile.json").read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("file", ["end_by.json", "batch.json"])
+def test_an_update_that_is_withdrawn_at_home_is_gone_on_the_machine_and_on_the_next_one(
+    tmp_path, depot, job, file
+):
+    packed(depot, job)
+    machine, another = tmp_path / "machine", tmp_path / "another"
+    machine.mkdir()
+    (job / file).write_text('{"time": 100}\n')
+    push_updates(depot, "j", job)
+    pull_updates(depot, "j", machine)
+    assert (machine / file).exists()
+    (job / file).unlink()
+    push_updates(depot, "j", job)
+    pull_updates(depot, "j", machine)
+    unpack(depot, "j", another, another / "j")
+    assert not (machine / file).exists()
+    assert not (another / "j" / file).exists()
+    assert (another / "j/job.json").exists()
+
+
+def test_errors_that_were_forgotten_do_not_come_back_from_the_bucket(tmp_path, depot, job):
+    packed(depot, job)
+
+    def met(attempt: str) -> None:
+        machine = tmp_path / attempt
+        machine.mkdir()
+        line = {"attempt": attempt, "restart": "0", "rank": 0, "error": f"of {attempt}", "final": True}
+        (machine / "errors.jsonl").write_text(json.dumps(line) + "\n")
+        BucketSync(depot, "j", machine, node=0).send()
+        pull_results(depot, "j", job)
+
+    met("first")
+    assert worker_errors.final(job) == "of first"
+    worker_errors.forget(job)
+    pull_results(depot, "j", job)
+    assert not worker_errors.final(job)
+    push_updates(depot, "j", job)
+    unpack(depot, "j", tmp_path / "another", tmp_path / "another/j")
+    assert not (tmp_path / "another/j/errors.jsonl").exists()
+    met("second")
+    assert worker_errors.final(job) == "of second"

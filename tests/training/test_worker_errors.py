@@ -1,10 +1,13 @@
 """What ended workers, and whether trying again would help."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from daybreak.contract.errors import JobError, NotFinite
+from daybreak.contract.errors import Interrupted, JobError, NotFinite
 from daybreak.training import worker_errors
 
 
@@ -98,3 +101,23 @@ def test_lines_are_those_that_people_read(tmp_path, start):
         "final": False,
         "update": 7,
     }
+
+
+def test_what_ends_a_worker_from_outside_is_never_final(tmp_path, start):
+    for attempt in "ab":
+        start(attempt)
+        worker_errors.leave(tmp_path, Interrupted("goes on"), rank=0, update=7)
+        assert not worker_errors.final(tmp_path)
+        assert not worker_errors.hopeless(tmp_path)
+    assert worker_errors.reason(tmp_path) == "goes on"
+
+
+def test_a_worker_of_an_older_start_ends_before_it_trains_and_the_new_start_is_not_given_up(tmp_path, start):
+    (tmp_path / "attempt").write_text("b")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-m", "daybreak.training.worker", str(tmp_path)]
+    for _ in range(2):  # torchrun starts it again
+        assert subprocess.run(words, env=environment, check=False, capture_output=True).returncode == 1
+    assert "belongs to an older start" in worker_errors.reason(tmp_path)
+    assert not worker_errors.final(tmp_path)
+    assert not (tmp_path / "starts.jsonl").exists()

@@ -3,7 +3,8 @@
     BUCKET/things/DIGEST/    a folder that does not change: arrays, a model to start from, code; `whole.json`,
                              the list of files with sizes and digests, is written last
     BUCKET/jobs/NAME/        needs.json   the things that the job needs, and their paths
-                             down/        updates for the job: job.json, attempt, end_by.json, batch.json
+                             down/        updates for the job: job.json, attempt, end_by.json, batch.json,
+                                          forgotten.json
                              up/NODE/     a machine's output: heartbeats, starts, errors, model, result
 
 Any URL of fsspec is a bucket whose client is on both machines; the image `trainer` has that of gs://. Nothing
@@ -30,10 +31,12 @@ from daybreak.contract.records import digest, replace_text
 from daybreak.storage import checkout
 from daybreak.storage.bucket import BucketFolder, inside, is_here, s3_code
 from daybreak.storage.source_code import archived_name
+from daybreak.training import worker_errors
 
 log = logging.getLogger(__name__)
 
-DOWN = ("job.json", "attempt", "end_by.json", "batch.json")
+WITHDRAWN = ("end_by.json", "batch.json", worker_errors.FORGOTTEN)  # updates that may be taken back
+DOWN = ("job.json", "attempt", *WITHDRAWN)
 MEASURED = ("profile.json", "machinetrial.json")  # what short jobs leave
 LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # append-only
 CODE = "code"  # on the machine, beside data/
@@ -159,10 +162,13 @@ def code_files(night: Path) -> list[Path]:
 
 
 def push_updates(bucket: BucketFolder, name: str, folder: Path) -> None:
-    """Sends the files that update the job, where they have changed."""
+    """Sends the files that update the job, where they have changed; one withdrawn here is removed there."""
     for file in DOWN:
-        path = folder / file
-        if path.exists() and path.read_text() != bucket.text("jobs", name, "down", file):
+        path, sent = folder / file, bucket.text("jobs", name, "down", file)
+        if not path.exists():
+            if sent is not None and file in WITHDRAWN:
+                bucket.files.rm_file(bucket.at("jobs", name, "down", file))
+        elif path.read_text() != sent:
             bucket.write(path.read_text(), "jobs", name, "down", file)
 
 
@@ -182,20 +188,27 @@ def unpack(bucket: BucketFolder, name: str, root: Path, folder: Path) -> None:
             packed.extractall(root / CODE)
     else:  # what another job left on this machine is not this one's
         shutil.rmtree(root / CODE, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    pull_updates(bucket, name, folder)  # first: they say which errors no longer count
     pull_results(bucket, name, folder)
-    pull_updates(bucket, name, folder)
 
 
 def pull_updates(bucket: BucketFolder, name: str, folder: Path) -> None:
-    """Fetches the files that update the job."""
+    """Fetches the files that update the job, and removes those that were withdrawn."""
     for file in DOWN:
         text = bucket.text("jobs", name, "down", file)
-        if text is not None and not ((folder / file).exists() and (folder / file).read_text() == text):
+        if text is None:
+            if file in WITHDRAWN:
+                (folder / file).unlink(missing_ok=True)
+        elif not ((folder / file).exists() and (folder / file).read_text() == text):
             replace_text(folder / file, text)
 
 
 def pull_results(bucket: BucketFolder, name: str, folder: Path) -> None:
-    """Fetches what all machines of the job left; lines that are here already are not added again."""
+    """Fetches what all machines of the job left; lines that are here already are not added again.
+
+    Nor are the errors of starts whose errors were forgotten.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files, root = bucket.files, bucket.at("jobs", name, "up")
     with suppress(FileNotFoundError):
@@ -233,6 +246,8 @@ def _add_lines(path: Path, text: str) -> None:
     here = path.read_text().splitlines() if path.exists() else []
     known = set(here)
     new = [line for line in text[: text.rfind("\n") + 1].splitlines() if line not in known]
+    if path.name == worker_errors.FILE:
+        new = worker_errors.remembered(path.parent, new)
     if new:
         with path.open("ab") as file:
             file.write("".join(f"{line}\n" for line in new).encode())

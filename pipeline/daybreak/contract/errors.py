@@ -6,7 +6,8 @@ PipelineError              exit 1    one sentence with its numbers, then "; " an
 │   └── SourceUnreachable  exit 1    try again: the source does not answer
 ├── PlanError              exit 78   relax a limit
 ├── JobError               exit 1    try again
-│   └── NotFinite                    the same, of a loss: fixed by trying again, once
+│   ├── NotFinite                    the same, of a loss: fixed by trying again, once
+│   └── Interrupted                  nothing to do: the job goes on from its last checkpoint
 └── ReleaseError           exit 1    look at the registry or the ledger
     └── LostLedger                   restore the ledger
 NotYet                     exit 75   ask again later: a job runs, a gate waits
@@ -58,6 +59,10 @@ class PlanError(PipelineError):
 
 class JobError(PipelineError):
     """Fixed by trying again: a job, a machine or a server failed."""
+
+
+class Interrupted(JobError):
+    """A worker was ended from outside, and a restart goes on without a change; never a final error."""
 
 
 class NotFinite(JobError):

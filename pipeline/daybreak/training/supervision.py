@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from daybreak.contract import clock, records
-from daybreak.contract.errors import JobError, PipelineError
+from daybreak.contract.errors import Interrupted, PipelineError
 from daybreak.storage import jsonl
 from daybreak.training import worker_errors
 from daybreak.training.recipe import BATCH, END_BY, MOVING, Progress, Recipe
@@ -151,10 +151,12 @@ def _report(folder: Path, progress: Progress) -> None:
 
 
 def check_attempt(folder: Path) -> None:
-    """Raises JobError if the job was restarted meanwhile: the new workers own the folder."""
+    """Raises Interrupted if the job was restarted meanwhile: the new workers own the folder."""
     own, path = os.environ.get(worker_errors.ATTEMPT), folder / "attempt"
     if own and path.exists() and path.read_text() != own:
-        raise JobError(f"job {folder.name} was started again; this worker belongs to an older start and ends")
+        raise Interrupted(
+            f"job {folder.name} was started again; this worker belongs to an older start and ends"
+        )
 
 
 def note_start(folder: Path) -> None:

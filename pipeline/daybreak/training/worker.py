@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from daybreak import hooks
 from daybreak.contract import clock, records
-from daybreak.contract.errors import DataError, JobError
+from daybreak.contract.errors import DataError, Interrupted, JobError
 from daybreak.contract.record_parts import Epoch
 from daybreak.contract.sections import Plug
 from daybreak.contract.workload import CALIBRATION, Workload, has_estimator, is_over_batch, own_schedule
@@ -64,6 +64,7 @@ def main(folder: Path) -> int:
     record_errors(folder)
     if (folder / "result.json").exists():
         return 0
+    check_attempt(folder)  # torchrun of an older start may start its workers again
     if worker_errors.hopeless(folder):
         return 1
     from daybreak.training.calibrated import calibrated
@@ -333,11 +334,11 @@ def _tracking(folder: Path, recipe: Recipe) -> ExitStack:
 
 
 def _die_with_torchrun() -> None:
-    """Lets no orphan train beside a new start. Raises JobError where torchrun has already ended."""
+    """Lets no orphan train beside a new start. Raises Interrupted where torchrun has already ended."""
     parent = os.getppid()
     die_with_parent()
     if os.getppid() != parent or parent == 1:
-        raise JobError("torchrun has ended before its worker began; the job is started again")
+        raise Interrupted("torchrun has ended before its worker began; the job is started again")
 
 
 if __name__ == "__main__":

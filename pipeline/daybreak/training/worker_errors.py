@@ -1,22 +1,26 @@
 """Records what ended the workers of a job, and whether a retry would help: `errors.jsonl`, one line an error.
 
-An error is `final` where a retry would end the same way: an error of our own, whose text says what to do. A
-loss that is not finite is final the second time that it happens at an update: the first time all workers
-restart from the last good checkpoint, since a device or a machine may have been at fault. The same holds for
-any other error, such as one in the workload's code, unless it is of a kind that machines and networks cause.
+An error is `final` where a retry would end the same way: an error of our own, whose text says what to do,
+unless something outside the worker has ended it. A loss that is not finite is final the second time that it
+happens at an update: the first time all workers restart from the last good checkpoint, since a device or a
+machine may have been at fault. The same holds for any other error, such as one in the workload's code, unless
+it is of a kind that machines and networks cause.
 """
 
+import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from daybreak.contract.errors import NotFinite, PipelineError, is_out_of_memory
+from daybreak.contract.errors import Interrupted, NotFinite, PipelineError, is_out_of_memory
+from daybreak.contract.records import replace_text
 from daybreak.storage import jsonl
 
 ATTEMPT = "DAYBREAK_ATTEMPT"  # in the environment: which start of the job a worker belongs to
 RESTART = "TORCHELASTIC_RESTART_COUNT"  # which restart by torchrun within that attempt
 FILE = "errors.jsonl"
+FORGOTTEN = "forgotten.json"  # starts whose errors no longer count: a bucket has their lines still
 
 
 def leave(folder: Path, error: BaseException | str, *, rank: int, update: int | None = None) -> None:
@@ -24,10 +28,11 @@ def leave(folder: Path, error: BaseException | str, *, rank: int, update: int | 
     has_sentence = isinstance(error, PipelineError | str)
     text = str(error) if has_sentence else f"{type(error).__name__}: {error}"
     facts: dict[str, int] = {}
-    final = isinstance(error, PipelineError)
+    is_own, passes = isinstance(error, PipelineError), isinstance(error, Interrupted)
+    final = is_own and not passes
     if isinstance(error, NotFinite):
         facts, final = {"update": error.update}, met_not_finite(folder, update=error.update)
-    elif update is not None and isinstance(error, Exception) and not final and not _may_pass(error):
+    elif update is not None and isinstance(error, Exception) and not is_own and not _may_pass(error):
         facts = {"in_update": update}
         again = {"in_update": update, "error": text}.items()
         if final := any(again <= line.items() for line in _earlier(folder)):
@@ -86,8 +91,22 @@ def reason(folder: Path) -> str:
 
 
 def forget(folder: Path) -> None:
-    """Deletes the errors recorded so far."""
+    """Deletes the errors recorded so far, and remembers their starts: a bucket still has the lines."""
+    starts = {str(line["attempt"]) for line in jsonl.whole(folder / FILE)} - {""}
+    if new := starts - _forgotten(folder):
+        replace_text(folder / FORGOTTEN, json.dumps(sorted(_forgotten(folder) | new)) + "\n")
     (folder / FILE).unlink(missing_ok=True)
+
+
+def remembered(folder: Path, lines: Sequence[str]) -> list[str]:
+    """Returns the lines of errors.jsonl without those of starts whose errors were forgotten."""
+    starts = _forgotten(folder)
+    return [line for line in lines if json.loads(line).get("attempt") not in starts]
+
+
+def _forgotten(folder: Path) -> set[str]:
+    path = folder / FORGOTTEN
+    return set(json.loads(path.read_text())) if path.exists() else set()
 
 
 def _earlier(folder: Path) -> list[dict[str, Any]]:
