@@ -10,16 +10,18 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, util
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from daybreak.contract.errors import JobError
+from daybreak.contract.errors import Interrupted
 from daybreak.contract.workload import TrainingProgress
 from daybreak.training.sample_order import Indices
 from daybreak.training.termination import die_with_parent
+
+LOCK_S = 0.5  # between two looks whether who holds the lock is still alive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,8 @@ class Processes:
         self._context = multiprocessing.get_context("fork")
         self._lock = self._context.Lock()  # held while weights are changed, and by who stops a worker
         self._workers: dict[int, tuple[Any, Any]] = {}  # process, and this end of its pipe
+        # Multiprocessing would send them SIGTERM, which they hold back, and wait for them for ever.
+        util.Finalize(self, _kill, args=(self._workers,), exitpriority=1)
 
     def now(self) -> float:
         """Returns seconds of a clock that nobody sets."""
@@ -124,7 +128,7 @@ class Processes:
             self._workers[worker][1].send(part)
 
     def wait(self, timeout_s: float) -> list[tuple[int, Done]]:
-        """Returns what workers have done. Raises JobError where one has ended by itself."""
+        """Returns what workers have done. Raises Interrupted where one has ended by itself, and ends all."""
         workers = {end: worker for worker, (_, end) in self._workers.items()}
         done = []
         for ready in connection.wait(list(workers), timeout_s):
@@ -134,18 +138,24 @@ class Processes:
                 done.append((worker, end.recv()))
             except (EOFError, ConnectionResetError):
                 process.join()
-                raise JobError(
-                    f"training process {process.pid} ended with {process.exitcode}; the job goes on from its "
-                    f"last checkpoint, and if that does not help, set train.threads to fixed"
-                ) from None
+                raise self._interrupted(process) from None
         return done
 
     def stop(self, worker: int) -> list[Done]:
-        """Kills a worker while it changes no weights."""
+        """Kills a worker while it changes no weights.
+
+        Raises Interrupted where one has died while it changed them, and ends all.
+        """
+        while not self._lock.acquire(timeout=LOCK_S):
+            for process, _ in self._workers.values():
+                if not process.is_alive():  # it may hold the lock
+                    raise self._interrupted(process)
         process, end = self._workers.pop(worker)
-        with self._lock:
+        try:
             process.kill()
             process.join()
+        finally:
+            self._lock.release()
         done = []
         with suppress(EOFError, ConnectionResetError):
             while end.poll():
@@ -155,8 +165,27 @@ class Processes:
 
     def close(self) -> None:
         """Ends all workers."""
-        for worker in list(self._workers):
-            self.stop(worker)
+        with suppress(Interrupted):
+            for worker in list(self._workers):
+                self.stop(worker)
+
+    def _interrupted(self, dead: Any) -> Interrupted:
+        """Ends all workers after the death of one, which may have held the lock; returns what to raise."""
+        _kill(self._workers)
+        return Interrupted(
+            f"training process {dead.pid} ended with {dead.exitcode}; the job goes on from its last "
+            f"checkpoint, and if that does not help, set train.threads to fixed"
+        )
+
+
+def _kill(workers: dict[int, tuple[Any, Any]]) -> None:
+    """Ends workers whatever they do."""
+    for process, _ in workers.values():
+        process.kill()
+    for process, end in workers.values():
+        process.join()
+        end.close()
+    workers.clear()
 
 
 def _work(trainee: Trainee, end: Any, lock: Any, parent: int) -> None:
