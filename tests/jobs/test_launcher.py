@@ -13,12 +13,17 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
+from daybreak.contract.backend import JobState
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.record_parts import JobForecast
+from daybreak.contract.record_parts import JobForecast, Placement, Rental
+from daybreak.contract.record_types import Plan
 from daybreak.jobs import launcher, reconciler
 from daybreak.jobs.collector import MODEL
 from daybreak.jobs.cost_tracker import JOBS
+from daybreak.jobs.heartbeats import QUIET_UPDATES
+from daybreak.jobs.observed_job import PATIENCE_S
 from daybreak.jobs.submissions import JobAttempts
+from daybreak.machines import startup
 from daybreak.storage.home import Home
 from daybreak.training import supervision
 from daybreak.training.recipe import MOVING, Progress
@@ -304,3 +309,65 @@ def test_a_place_that_cannot_be_asked_is_asked_again_and_holds_up_no_deadline():
     with pytest.raises(JobError, match="did not reach a checkpoint"):  # so there is nothing to take
         call(away, at_s=24 * 3600 + 1)
     assert away.cancelled == []
+
+
+def beats_from(first_s: float, *, to_s: float) -> None:
+    """Heartbeats of a job, one in half a minute."""
+    with (job_folder() / "progress.jsonl").open("a") as file:
+        for number in range(int((to_s - first_s) // 30) + 1):
+            line = {"time": (NIGHT.started_at + timedelta(seconds=first_s + 30 * number)).isoformat()}
+            line |= {"seen": 10 * number, "num_updates": number, "loss": 1.0, "samples_per_s": 1 / 3}
+            file.write(json.dumps({**line, "batch_size": 10, "rate": 0.1, "memory_bytes": 1}) + "\n")
+
+
+def looked(backend: ScriptedBackend, plan: Plan, at_s: float, state: JobState) -> str:
+    backend.script = [state]
+    with pytest.raises(NotYet) as raised:
+        call(backend, plan=plan, at_s=at_s)
+    return str(raised.value)
+
+
+def waiting_again(backend: ScriptedBackend, plan: Plan) -> None:
+    """A job that runs for ten minutes, and then waits for machines again."""
+    looked(backend, plan, 0, "queued")
+    looked(backend, plan, 30, "running")
+    beats_from(60, to_s=630)
+    looked(backend, plan, 640, "running")
+    looked(backend, plan, 1000, "queued")
+
+
+def on_a_cluster() -> Plan:
+    plan = nights.plan(num_samples=2000)
+    forecast = replace(plan.forecast, expected_s=6000, interval=(5000, 7000))
+    rental = Rental(machine="g2-standard-8", region="us-central1")
+    return replace(plan, rental=rental, usd_per_hour=1.0, forecast=forecast)
+
+
+def test_a_job_that_waited_again_and_runs_again_is_no_hang_until_it_is_silent_since_then():
+    backend, plan = ScriptedBackend("queued"), on_a_cluster()
+    waiting_again(backend, plan)
+    looked(backend, plan, 4600, "queued")
+    looked(backend, plan, 4601, "running")
+    looked(backend, plan, 4700, "running")
+    assert not backend.cancelled
+    silent_from = 4601 + max(2 * startup.restart_s(plan), QUIET_UPDATES * 6000 * 32 / 2000)
+    looked(backend, plan, silent_from - 10, "running")
+    assert not backend.cancelled
+    looked(backend, plan, silent_from + 10, "running")
+    assert len(backend.cancelled) == 1
+
+
+def test_machines_that_are_waited_for_again_are_left_after_as_long_as_at_first():
+    last = NIGHT.train_until - timedelta(seconds=60)
+    rental = Rental(machine="a2-highgpu-1g", region="us-central1")
+    dearer = Placement(rental=rental, expected_s=3000, expected_usd=0.01, latest_start=last, usd_per_hour=4.0)
+    backend, plan = ScriptedBackend("queued"), replace(on_a_cluster(), fallbacks=(dearer,))
+    waiting_again(backend, plan)
+    looked(backend, plan, 1000 + PATIENCE_S - 10, "queued")
+    assert not backend.cancelled
+    looked(backend, plan, 1000 + 3 * PATIENCE_S, "queued")
+    assert len(backend.cancelled) == 1
+    looked(backend, plan, 1010 + 3 * PATIENCE_S, "queued")
+    assert [job.rental.machine for job in backend.jobs] == ["g2-standard-8", "a2-highgpu-1g"]
+    first = JobAttempts(job_folder()).all[0]
+    assert first.placement.rental in JobAttempts(job_folder()).refused(since=0)

@@ -102,7 +102,8 @@ class Heartbeats:
     ) -> str:
         """Returns a sentence that says that the job hangs, or "" if it does not.
 
-        It was submitted at `asked_at` and first seen running at `run_at`; its first heartbeat may take
+        It was submitted, or last waited for machines, at `asked_at`, and was first seen running after that at
+        `run_at`; its first heartbeat may take
         `start_s`. This machine was awake for `awake_s` since the newest heartbeat was first seen here.
         """
         beats = self.since(asked_at)

@@ -111,7 +111,7 @@ def observe(
     by_choice = bool(changes) and changes[-1] in ("scale up", "step down")
     before = stays[-2] if len(stays) > 1 and by_choice else None
     triggered = [taken.time.timestamp() for taken in attempts.taken if taken.name in TRIGGERED]
-    heard = last is not None and bool(heartbeats.since(last.at))
+    heard = last is not None and bool(heartbeats.since(last.since))
     return ObservedJob(
         plan=plan,
         now=now,
@@ -154,7 +154,9 @@ def _standing(attempts: JobAttempts, state: JobState | None, now: float) -> tupl
     match state:
         case "queued" | "running":
             assert attempts.last
-            return state, attempts.last.run_at if state == "running" else attempts.last.at
+            last = attempts.last
+            times = (last.run_at, last.again_at) if state == "running" else (last.at, last.queued_at)
+            return state, max(times)
         case _:
             return "refused" if was_refused(attempts, now) else "none", now
 
@@ -211,7 +213,7 @@ def state_of(attempts: JobAttempts) -> JobState | None:
     last = attempts.last
     if last is None or not last.live:
         return None
-    return "running" if last.run_at else "queued"
+    return "queued" if last.waits else "running"
 
 
 def placements(job: ObservedJob) -> Sequence[Placement]:

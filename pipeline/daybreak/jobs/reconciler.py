@@ -220,14 +220,16 @@ class Reconciler:
         self.attempts.change(handle=handle)
 
     def _note(self, now: float, state: JobState | None) -> None:
-        """Records a state that was seen for the first time."""
+        """Records a state that was not seen at the look before."""
         last = self.attempts.last
         if not last or not last.live or state is None:
             return
         if state not in LIVE:
             self.attempts.change(ended=state, ended_at=now)
-        elif state == "running" and not last.run_at:
-            self.attempts.change(run_at=now)
+        elif state == "running" and last.waits:
+            self.attempts.change(**{"again_at" if last.run_at else "run_at": now})
+        elif state == "queued" and not last.waits:  # its machines were lost or lent, and it gets others
+            self.attempts.change(queued_at=now)
 
     def _observed(self, now: float, state: JobState | None) -> ObservedJob:
         return observed_job.observe(
@@ -248,14 +250,15 @@ class Reconciler:
     def _hang(self, now: float) -> str:
         last, plan = self.attempts.last, self.plan
         assert last
+        run_at = max(last.run_at, last.again_at)
         start_s = LOCAL_START_S if last.placement.rental.is_local else 2 * startup.restart_s(plan)
         # The first heartbeat follows the first update, which is the whole job where a fit is one update.
         update_s = plan.forecast.expected_s * min(1.0, plan.batch_size / plan.num_samples)
         return self.heartbeats.hang(
             now,
-            awake_s=_silent_awake_s(self.folder, self.heartbeats, run_at=last.run_at, awake=self.awake),
-            asked_at=last.at,
-            run_at=last.run_at,
+            awake_s=_silent_awake_s(self.folder, self.heartbeats, run_at=run_at, awake=self.awake),
+            asked_at=last.since,
+            run_at=run_at,
             start_s=max(start_s, QUIET_UPDATES * update_s),
             hang_after_s=self.recipe.hang_after_s,
         )

@@ -27,6 +27,8 @@ class JobAttempt(Request):
     placement: Placement
     at: float
     run_at: float = 0.0  # when it was first seen running
+    queued_at: float = 0.0  # when it was last seen to wait again, after it ran
+    again_at: float = 0.0  # when it was last seen to run again, after that
     leaving: bool = False  # it is to end: hangs, changes its placement, or is cancelled
     hung: bool = False
     to: Placement | None = None  # the placement that it leaves for
@@ -38,6 +40,16 @@ class JobAttempt(Request):
     def live(self) -> bool:
         """Whether its job may exist."""
         return not self.ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for machines by the newest look, for the first time or again."""
+        return not self.run_at or self.queued_at > self.again_at
+
+    @property
+    def since(self) -> float:
+        """When it was asked for, or last seen to wait again or to run again: what is older is of before."""
+        return max(self.at, self.queued_at, self.again_at)
 
     @property
     def failed(self) -> bool:
@@ -85,8 +97,8 @@ class JobAttempts:
         """Returns when each rental was last unavailable: refused, or waited for in vain."""
         refused: dict[Rental, float] = {}
         for attempt in self.all:
-            in_vain = attempt.to is not None and not attempt.run_at
-            if attempt.run_at or attempt.live:
+            in_vain = attempt.to is not None and attempt.waits
+            if attempt.live or not attempt.waits:
                 refused.pop(attempt.placement.rental, None)
             elif (attempt.ended == "refused" or in_vain) and attempt.ended_at > since:
                 refused[attempt.placement.rental] = attempt.ended_at

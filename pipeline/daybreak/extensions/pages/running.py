@@ -140,11 +140,11 @@ def _of_job(job: RunningJob) -> str:
     last = job.attempts.last
     if last is None or not last.live:
         return "asks for machines"
-    if not last.run_at:
+    if last.waits:
         return f"waits for {last.placement.rental}" + (f" ({job.waits})" if job.waits else "")
     return (
         f"runs on {last.placement.rental}"
-        if job.heartbeats.since(last.at)
+        if job.heartbeats.since(last.since)
         else f"starts on {last.placement.rental}"
     )
 
