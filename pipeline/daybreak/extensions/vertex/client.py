@@ -19,6 +19,7 @@ from daybreak.extensions.vertex.error_codes import is_device_quota
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError
     from google.api_core.operations_v1 import AbstractOperationsClient
+    from google.auth.exceptions import GoogleAuthError
     from google.cloud.aiplatform_v1.services.endpoint_service import EndpointServiceClient
     from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
     from google.cloud.aiplatform_v1.services.model_service import ModelServiceClient
@@ -127,7 +128,7 @@ class Client:
         except exceptions.GoogleAPICallError as error:
             raise self._denied(error) from None
         except GoogleAuthError as error:
-            if getattr(error, "retryable", False):
+            if is_away(error):
                 raise Unreachable(self._unreachable(error)) from None
             raise ParamsError(
                 f"Google Cloud does not accept the credentials that are here ({_message(error)}); "
@@ -169,6 +170,16 @@ def _code(error: "GoogleAPICallError") -> str:
 def is_on_loopback(endpoint: str) -> bool:
     """Returns whether the endpoint is that of a service on loopback; Google's is reached by HTTPS alone."""
     return endpoint.startswith(("http://", "grpc://"))
+
+
+def is_away(error: "GoogleAuthError") -> bool:
+    """Returns whether the server of tokens did not answer, rather than refused the credentials."""
+    from google.auth import exceptions
+
+    # Some clients wrap what their transport raises, with the cause as the only argument.
+    causes = (error, error.__cause__, *error.args)
+    away = (exceptions.TransportError, exceptions.TimeoutError)
+    return bool(error.retryable) or any(isinstance(cause, away) for cause in causes)
 
 
 def credentials(endpoint: str) -> Any:

@@ -52,18 +52,20 @@ def manifest_of(image: str) -> str:
 def _token(image: str, endpoint: str) -> dict[str, str]:
     """Returns the header that authorizes the request, where the registry is Google's."""
     host = image.partition("/")[0]
-    if not host.endswith((".pkg.dev", "gcr.io")):
+    if host != "gcr.io" and not host.endswith((".pkg.dev", ".gcr.io")):
         return {}
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 
-    from daybreak.extensions.vertex.client import credentials
+    from daybreak.extensions.vertex.client import credentials, is_away
 
     given = credentials(endpoint)
     try:
         given.refresh(Request())
     except GoogleAuthError as error:
         said = " ".join(str(error).split())[:200]
+        if is_away(error):
+            raise JobError(f"the server of Google's tokens does not answer ({said}); try again") from None
         raise ParamsError(
             f"Google Cloud does not accept the credentials that are here ({type(error).__name__}: {said}); "
             f"run gcloud auth application-default login"
