@@ -100,8 +100,8 @@ def forget(folder: Path) -> None:
 
 def remembered(folder: Path, lines: Sequence[str]) -> list[str]:
     """Returns the lines of errors.jsonl without those of starts whose errors were forgotten."""
-    starts = _forgotten(folder)
-    return [line for line in lines if json.loads(line).get("attempt") not in starts]
+    starts = [json.dumps(start) for start in _forgotten(folder)]
+    return [line for line in lines if not any(f'"attempt": {start}' in line for start in starts)]
 
 
 def _forgotten(folder: Path) -> set[str]:
