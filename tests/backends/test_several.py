@@ -1,6 +1,7 @@
 """Several backends as one: a job and its checkpoints go to the backend of the rental."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from daybreak.backends.local import Local
+from daybreak.backends.place import Unreachable
 from daybreak.backends.several import Several
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract import params
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import JobError, ParamsError
+from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import LOCAL, Rental
 from daybreak.contract.sections import Params
 from daybreak.extensions.slurm.slurm import Slurm
@@ -161,3 +164,43 @@ def test_a_job_is_billed_by_the_prices_of_each_backend_that_it_ran_on(places, tm
         )
     assert places.usd(tmp_path / "job") == pytest.approx(8.0)
     assert places.usd(tmp_path / "other") is None
+
+
+class Away(ScriptedBackend):
+    """A cluster that does not answer."""
+
+    def machines(self) -> Sequence[Machine]:
+        raise Unreachable("the cluster does not answer")
+
+
+def test_a_place_that_is_away_leaves_the_machines_and_bills_of_the_others(places, tmp_path, caplog):
+    others = len(places.machines())
+    places.backends["away"] = Away("running")
+    assert len(places.machines()) == others
+    assert "the machines of backend away are left out: the cluster does not answer" in caplog.text
+    hour = timedelta(hours=1)
+    began = datetime.now(UTC) - hour
+    rental = Rental(machine="rack", backend="slurm")
+    SubmissionJournal(tmp_path / "j").put(
+        Submission(
+            name="t",
+            job="j",
+            rental=rental,
+            asked_at=began.isoformat(),
+            started_at=began.isoformat(),
+            ended_at=(began + hour).isoformat(),
+        )
+    )
+    assert places.usd(tmp_path / "j") == pytest.approx(2.0)
+
+
+def test_where_no_place_answers_there_are_no_machines_and_no_bill(places, tmp_path, caplog):
+    places.backends = {"away": Away("running"), "away-2": Away("running")}
+    with pytest.raises(JobError, match="the cluster does not answer"):
+        places.machines()
+    asked_at = datetime.now(UTC).isoformat()
+    SubmissionJournal(tmp_path / "j").put(
+        Submission(name="t", job="j", rental=Rental(machine="rack", backend="away"), asked_at=asked_at)
+    )
+    assert places.usd(tmp_path / "j") is None
+    assert "until then the cost of job j is an estimate" in caplog.text

@@ -32,7 +32,8 @@ class JobRecorder:
         """Returns the state of a submission, asking the place where that may have changed."""
         if submission.state not in LIVE:
             return submission.state
-        if self.is_others(submission):
+        if self.is_others(submission):  # who pays for all of it
+            self.journal.change(submission.name, state="preempted", ended_at=submission.asked_at)
             return "preempted"
         if submission.handle:  # that of another place is not gone because this one does not have it
             self.place.expect_own(submission.handle)
@@ -61,14 +62,17 @@ class JobRecorder:
     def record(self, submission: Submission, rented: Rented | None, *, cause: str = "") -> JobState:
         """Records the state of a job with its times, or why the job ended, and returns the state."""
         if rented and rented.is_alive and self._waits_in_vain(rented, submission):
-            cause, said = rented.cause, rented.said
-            rented = replace(self.place.end_and_wait(rented.name) or rented, said=said)
+            submission = self.journal.change(submission.name, in_vain=rented.cause) or submission
+            last = self.place.end_and_wait(rented.name) or replace(rented, state="ended")
+            rented = replace(last, said=rented.said)  # alive, it is looked at again
         alive = rented and rented.is_alive and not cause
         self._exchange(alive=bool(alive))
         if rented and alive:
             state: JobState = "running" if rented.state == "running" else "queued"
             waits = " ".join(rented.said.split())[:300] if state == "queued" else ""
-            self.journal.change(submission.name, state=state, waits=waits, **_times(rented, submission))
+            in_vain = submission.in_vain if state == "queued" else ""
+            times = _times(rented, submission)
+            self.journal.change(submission.name, state=state, waits=waits, in_vain=in_vain, **times)
             return state
         ended = self.place.explained(rented, submission, self.journal.folder)
         times = {"ended_at": clock.utc().isoformat(), **_times(ended, submission)}
@@ -76,7 +80,7 @@ class JobRecorder:
             self.journal.change(submission.name, state="succeeded", **times)
             return "succeeded"
         self.journal.change(submission.name, **times)
-        why = cause or ended.cause
+        why = cause or submission.in_vain or ended.cause
         if why == KILLED and _is_after_its_time(ended, submission):
             why = OVERTIME
         return self.explain(submission, why, said=ended.said, status=ended.status)

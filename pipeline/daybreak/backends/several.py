@@ -8,6 +8,7 @@ A job that moves goes on from its newest checkpoint, which the next machines hav
 computed from the journal in its folder, in which all renting backends keep their submissions.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from daybreak.contract.record_parts import Rental
 from daybreak.contract.sections import Plug
 from daybreak.storage.bucket import is_here
 from daybreak.storage.home import Home
+
+log = logging.getLogger(__name__)
 
 
 class Several(Backend):
@@ -56,12 +59,18 @@ class Several(Backend):
         backend.cancel(own)
 
     def machines(self) -> Sequence[Machine]:
-        """Returns the machines of all backends."""
-        return tuple(
-            replace(machine, backend=name)
-            for name, backend in self.backends.items()
-            for machine in backend.machines()
-        )
+        """Returns the machines of all backends that answer; raises JobError where none does."""
+        machines: list[Machine] = []
+        away: list[str] = []
+        for name, backend in self.backends.items():
+            try:
+                machines += [replace(machine, backend=name) for machine in backend.machines()]
+            except JobError as error:
+                log.warning("the machines of backend %s are left out: %s", name, error)
+                away.append(str(error))
+        if away and not machines:
+            raise JobError("; ".join(away))
+        return tuple(machines)
 
     def logs(self, handle: str) -> str:
         """Returns where a person reads what the job has printed."""

@@ -15,7 +15,7 @@ from daybreak.backends import billing
 from daybreak.backends.billing import Stretch
 from daybreak.contract import clock
 from daybreak.contract.backend import JobState
-from daybreak.contract.errors import ParamsError
+from daybreak.contract.errors import PipelineError
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Rental
 from daybreak.storage import jsonl
@@ -43,6 +43,7 @@ class Submission(Request):
     started_at: str = ""
     ended_at: str = ""
     waits: str = ""  # what it waits for, in the words of the place
+    in_vain: str = ""  # the cause for which it was ended while it waited
     reason: str = ""  # why it ended
     home: str = ""  # token of the home that asked for it: a copy of that home has the journal too
 
@@ -113,11 +114,11 @@ def stretches(folder: Path) -> list[Stretch]:
 
 
 def usd(folder: Path, machines: Callable[[], Sequence[Machine]]) -> float | None:
-    """Returns what the job in `folder` has cost so far; None without a submission or a price."""
+    """Returns what the job in `folder` has cost so far; None without a submission or a known price."""
     rented = stretches(folder)
     try:
         return billing.usd(rented, now=clock.utc(), known=machines()) if rented else None
-    except ParamsError as error:
+    except PipelineError as error:  # a price is missing, or a place that does not answer has it
         log.warning("%s; until then the cost of job %s is an estimate", error, folder.name)
         return None
 
