@@ -97,3 +97,8 @@ def test_what_is_wrong_with_the_file_is_said_with_its_line(written, text, messag
 def test_a_file_that_is_missing_is_named(tmp_path):
     with pytest.raises(ParamsError, match=r"machines\.csv, the file of your machines, is missing; write it"):
         read(tmp_path / "machines.csv")
+
+
+def test_a_file_of_a_spreadsheet_may_begin_with_a_byte_order_mark(written):
+    (own,) = read(written("\ufeffname,device,num_devices,vcpus,memory_gb\nrack,cpu,0,4,16\n"))
+    assert own.machine.name == "rack"

@@ -49,7 +49,7 @@ def read(path: Path) -> tuple[OwnMachine, ...]:
     if not path.exists():
         raise ParamsError(f"{path}, the file of your machines, is missing; write it, or fix backend.machines")
     dated = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
-    reader = csv.DictReader(path.read_text().splitlines())
+    reader = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
     columns = tuple(reader.fieldnames or ())
     missing, unknown = set(NEEDED) - set(columns), set(columns) - {*NEEDED, *OPTIONAL}
     if missing or unknown:

@@ -50,6 +50,7 @@ def test_prices_may_be_beside(tmp_path):
         (HEAD + "a-1,0,2,1,nan,4\n", "(nan, 4) is not a valid price"),
         (HEAD + "a-1,0,-2,1,1,4\n", "zone a-1: run_ticks -2 at start_tick_600s 0 is below 1"),
         (HEAD + "a-1,0,2,yes,1,4\n", "available 'yes' at start_tick_600s 0 is neither 0 nor 1"),
+        (HEAD + "a-1,0,2,1,1,4,9\n", "line 2, has more cells than there are columns; fix that row"),
         (HEAD + "a-1,0\n", "zone a-1: int() argument must be"),
         (HEAD + "a-1,0,many,1,1,4\n", "zone a-1: invalid literal for int() with base 10: 'many'"),
         (HEAD, "has no runs"),
@@ -112,3 +113,19 @@ def outages(up: tuple[bool, ...]) -> np.ndarray:
     """Ticks of each stretch without capacity."""
     edges = np.flatnonzero(np.diff(np.concatenate([[True], up, [True]]).astype(int)))
     return edges[1::2] - edges[::2]
+
+
+def test_a_packed_file_that_was_cut_is_said(tmp_path):
+    path = tmp_path / "cut.csv.gz"
+    packed = gzip.compress((HEAD + "".join(f"a,{tick},1,1,1,2\n" for tick in range(5000))).encode())
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match=r"cut\.csv\.gz is not a table"):
+        read(path)
+    path.write_bytes(packed[:30] + b"odd bytes" + packed[39:])
+    with pytest.raises(DataError, match=r"cut\.csv\.gz is not a table"):
+        read(path)
+
+
+def test_a_file_of_a_spreadsheet_may_begin_with_a_byte_order_mark(tmp_path):
+    (trace,) = read(written(tmp_path, "\ufeff" + HEAD + "a-1,0,2,1,1,4\n"))
+    assert trace.zone == "a-1"

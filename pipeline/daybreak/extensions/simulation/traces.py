@@ -13,6 +13,7 @@ in twenty most of a day.
 import csv
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 COLUMNS = "zone, start_tick_600s, run_ticks, available"
 PRICES = ("spot_usd_h", "on_demand_usd_h")
+CODING = "utf-8-sig"  # spreadsheets begin a file with a byte order mark
 TICK = re.compile(r"start_tick_(\d+)s")
 SHORT_S = 0.19 * HOUR_S  # mean outage, of those up to three hours; many fall between two ticks
 LONG_S = 21.0 * HOUR_S  # of the others: the zone is out of stock
@@ -211,10 +213,17 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         raise DataError(
             f"there is no file {path}; give the path of the traces, or leave --traces out to draw some"
         )
+    is_packed = path.suffix == ".gz"
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-            yield from csv.DictReader(file)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        with gzip.open(path, "rt", encoding=CODING) if is_packed else path.open(encoding=CODING) as file:
+            reader = csv.DictReader(file)
+            for row in reader:
+                if None in row:
+                    raise DataError(
+                        f"{path}, line {reader.line_num}, has more cells than there are columns; fix that row"
+                    )
+                yield row
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise DataError(
             f"{path} is not a table ({error}); give a CSV file with the columns {COLUMNS}"
         ) from None

@@ -4,11 +4,12 @@ Slurm answers in sentences, with exit status 1 whatever is wrong. So whether it 
 `scontrol ping`, never read from a sentence.
 """
 
+import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from daybreak.backends.place import Refused, Unreachable
@@ -19,6 +20,8 @@ FIELDS = ("%i", "%T", "%j", "%k", "%V", "%S", "%e", "%r")  # of squeue, in the o
 OF_ACCOUNTS = ("JobID", "State", "JobName", "Comment", "Submit", "Start", "End", "Reason")  # of sacct, alike
 OF_NODES = ("%R", "%N", "%c", "%m", "%T", "%G", "%f")  # of sinfo, in the order that `nodes` reads them
 SEPARATOR = "\x1f"
+# Else squeue and sacct tell times in the zone of this machine, in which an hour of autumn comes twice.
+TIMES = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
 # The id of a job; of a part of a heterogeneous one, or of an array, `[...]` for tasks that wait.
 ID = re.compile(r"(\d+)(?:([+_])\[?(\d+).*)?")
 # States that a part of a job gets when another one has ended it, or all have ended by themselves.
@@ -92,7 +95,7 @@ def listed(*, name: str = "") -> list[Listed]:
     is one job.
     """
     words = ["squeue", "--me", "--states=all", "--noheader", "--sort=V", f"--format={SEPARATOR.join(FIELDS)}"]
-    return _jobs(_call([*words, *([f"--name={name}"] if name else [])]))
+    return _jobs(_call([*words, *([f"--name={name}"] if name else [])], environment={**os.environ, **TIMES}))
 
 
 def accounted(id: str, *, name: str) -> Listed | None:
@@ -102,8 +105,9 @@ def accounted(id: str, *, name: str) -> Listed | None:
     which exists if the controller lost its state.
     """
     words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={SEPARATOR}"]
+    words += [f"--format={','.join(OF_ACCOUNTS)}", f"--jobs={id}", f"--name={name}"]
     try:
-        listing = _call([*words, f"--format={','.join(OF_ACCOUNTS)}", f"--jobs={id}", f"--name={name}"])
+        listing = _call(words, environment={**os.environ, **TIMES})
     except (Refused, Unreachable):
         return None
     return next(iter(_jobs(listing)), None)
@@ -112,14 +116,16 @@ def accounted(id: str, *, name: str) -> Listed | None:
 def _jobs(listing: str) -> list[Listed]:
     """Parses the lines into jobs, in order; lines of a heterogeneous job or an array become one job."""
     jobs: dict[tuple[str, str], dict[int, Listed]] = {}
-    for line in listing.splitlines():
-        row = line.split(SEPARATOR)
-        id, mark, number = ID.match(row[0]).groups("")  # type: ignore[union-attr]
+    for row in _rows(listing):
+        known = ID.match(row[0])
+        if known is None:
+            continue
+        id, mark, number = known.groups("")
         jobs.setdefault((id, mark), {})[int(number or 0)] = Listed(
             id=id,
-            state=row[1].partition(" ")[0],
+            state=row[1].partition(" ")[0],  # "CANCELLED by 1000"
             name=row[2],
-            comment=row[3],  # "CANCELLED by 1000"
+            comment=row[3],
             submitted_at=_time(row[4]),
             started_at=_time(row[5]),
             ended_at=_time(row[6]),
@@ -129,6 +135,17 @@ def _jobs(listing: str) -> list[Listed]:
         _array(parts) if mark == "_" else _whole([parts[number] for number in sorted(parts)])
         for (_, mark), parts in jobs.items()
     ]
+
+
+def _rows(listing: str) -> Iterator[list[str]]:
+    """Yields the cells of each job. A comment or a name of any job, not only of ours, may break the line."""
+    begun = ""
+    for line in listing.split("\n"):
+        begun = f"{begun}\n{line}" if begun else line
+        row = begun.split(SEPARATOR)
+        if len(row) >= len(FIELDS):
+            yield row
+            begun = ""
 
 
 def _array(tasks: dict[int, Listed]) -> Listed:
@@ -221,7 +238,7 @@ def _call(words: Sequence[str], *, text: str = "", environment: dict[str, str] |
     except subprocess.TimeoutExpired:
         raise Unreachable(f"{AWAY}: {words[0]} did not answer within {CALL_S:g} s") from None
     if not done.returncode:
-        return done.stdout.strip()
+        return done.stdout.strip("\n")  # a separator is a space to Python, and a cell may be empty
     said = " ".join(done.stderr.split())[:300]
     if words[0] != "scontrol" and not _answers():
         raise Unreachable(f"{AWAY}: {said}")
@@ -237,5 +254,5 @@ def _answers() -> bool:
 
 
 def _time(text: str) -> datetime | None:
-    """Returns a time of Slurm, which is in the zone of this process; None for `N/A`."""
-    return datetime.fromisoformat(text).astimezone() if text[:1].isdigit() else None
+    """Returns a time of Slurm, which is told in UTC (`TIMES`); None for `N/A`."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC) if text[:1].isdigit() else None
