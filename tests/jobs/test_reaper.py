@@ -16,6 +16,7 @@ from daybreak.contract.backend import LiveJob, label
 from daybreak.contract.errors import JobError
 from daybreak.contract.record_types import Night
 from daybreak.contract.sections import SEVERAL, Plug
+from daybreak.extensions.bag.folder import BAGS
 from daybreak.jobs import reaper
 from daybreak.jobs.reaper import YOUNG, JobOwner, orphans
 from daybreak.storage import ledger
@@ -195,3 +196,17 @@ def test_an_orphan_on_vertex_is_ended_and_the_job_of_an_open_night_is_not(servic
     arguments = {"project": "p", "image": "i", "endpoint": service.url}
     reaper.end_night(Home.here(), night, Plug(use="daybreak:Vertex", **arguments))
     assert not service.live()
+
+
+def test_a_bag_that_cannot_be_read_keeps_its_own_jobs_and_no_others(repository: Path, caplog) -> None:
+    class Listing(ScriptedBackend):
+        def live(self) -> Sequence[LiveJob]:
+            return [live_job("bag-x", name="of the bag"), live_job("gone", name="orphan")]
+
+    folder = repository / BAGS / "x"
+    folder.mkdir(parents=True)
+    (folder / "bag.json").write_text('{"name": "x"}')
+    backend = Listing("running")
+    reaper.reap(Home(repository), backend=backend)
+    assert backend.cancelled == ["gone/orphan"]
+    assert "the jobs of the bag in" in caplog.text

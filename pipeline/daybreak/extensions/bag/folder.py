@@ -8,6 +8,7 @@ Workers and the dispatcher add events, one at a time under a lock: each decides 
 else has happened. Where machines do not see this disk, all that goes by way of a bucket (`bucket_bag.py`).
 """
 
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 
 from daybreak.contract import clock, records
 from daybreak.contract.backend import label
+from daybreak.contract.errors import DataError
 from daybreak.contract.record_parts import Record, Rental
 from daybreak.extensions.bag.state import BagState
 from daybreak.jobs.reaper import JobOwner
@@ -24,7 +26,10 @@ from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
+log = logging.getLogger(__name__)
+
 BAGS = Path("var/bags")  # in the home of the nights
+LABEL = "bag-"  # in front of the name of a bag, where a night's job has the night
 LOG = "log.txt"  # of a run, in its folder
 Event = dict[str, Any]  # its name as `event`, and facts (state.py)
 
@@ -47,7 +52,7 @@ class Bag(Record):
     @property
     def night(self) -> str:
         """Returns the label that the bag's jobs carry in place of a night."""
-        return f"bag-{self.name}"
+        return f"{LABEL}{self.name}"
 
 
 class BagFolder:
@@ -141,12 +146,25 @@ class BagFolder:
 
 def bags(home: Path) -> Sequence[Bag]:
     """Returns the bags of a home."""
-    return [records.read(Bag, path.parent) for path in sorted((home / BAGS).glob("*/bag.json"))]
+    return [records.read(Bag, path.parent) for path in _records(home)]
 
 
 def standings(home: Home) -> dict[str, JobOwner]:
-    """Returns the bags of a home by their labels: each may have jobs until it is over or closed."""
-    return {
-        label(bag.night): JobOwner(is_over=clock.utc() > bag.until, closed_at=bag.closed_at)
-        for bag in bags(home.folder)
-    }
+    """Returns the bags of a home by their labels: each may have jobs until it is over or closed.
+
+    A bag whose record cannot be read counts as open.
+    """
+    owners = {}
+    for path in _records(home.folder):
+        try:
+            bag = records.read(Bag, path.parent)
+        except DataError as error:  # it may go on: its jobs stay, and those of others do not
+            log.warning("the jobs of the bag in %s are left alone: %s", path.parent, error)
+            owners[label(f"{LABEL}{path.parent.name}")] = JobOwner()
+        else:
+            owners[label(bag.night)] = JobOwner(is_over=clock.utc() > bag.until, closed_at=bag.closed_at)
+    return owners
+
+
+def _records(home: Path) -> list[Path]:
+    return sorted((home / BAGS).glob("*/bag.json"))
