@@ -23,6 +23,7 @@ from daybreak.contract.sections import Params
 from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
 from daybreak.data.partitions import PART
 from daybreak.data.source import write_partition
+from daybreak.evaluation.scores import write_scores
 from daybreak.examples.fraud.payments import Payments
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.registry.weights import MODEL
@@ -54,6 +55,7 @@ STAGES = {
     "validate": ["data/clean", "data/quarantine", "data/figures"],
     "prepare": ["data/arrays"],
     "train": ["data/run/model"],
+    "evaluate": ["data/run/scores.npy"],
 }
 TODAY = date(2026, 3, 6)
 
@@ -134,6 +136,8 @@ def promote(loaded: Params) -> None:
     (MODEL / "model.json").write_text(facts + f'"last_day": "{dataset.last_day}"}}')
     digest = records.digest(MODEL)
     snapshots.record(Home.here(), "train")
+    write_scores({"challenger": np.ones(3), "(unit)": np.arange(3)}, 3)
+    snapshots.record(Home.here(), "evaluate")
     plan = Plan(
         rental=Rental(machine="local"),
         batch_size=8,

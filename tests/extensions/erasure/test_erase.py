@@ -239,6 +239,13 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
             )
         )
     log.close()
+    (scores,) = fraud.glob("nights/*/data/run/scores.npy")
+    of_scores = records.digest(scores)
+    cached = [dvc_cache.path_of(Home.here(), of_scores), *fraud.parent.glob(f"remote/**/{of_scores[2:]}")]
+    assert len(cached) == 2 and all(path.exists() for path in cached)
+    before_test = fraud / "nights" / str(DAY + timedelta(days=1)) / "data" / "run" / "live" / "before.json"
+    before_test.parent.mkdir()
+    before_test.write_text("{}")
     before, tip = homes.places_of(unit, fraud), branch.ledger_tip(Home.here())
     assert {path.split("/")[0] for path in before} >= {".dvc", "nights", "var", "predicted.csv"}
     remote = homes.files_with(unit, fraud.parent / "remote")
@@ -259,6 +266,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert homes.places_of(unit, fraud) == []
     assert remote and not homes.files_with(unit, fraud.parent / "remote")
     assert checkout.git("rev-parse", f"{branch.BRANCH}^1") == tip  # no night is rewritten
+    assert not any(path.exists() for path in (*cached, scores, before_test))
     (note,) = erasures.erasures(Home.here())
     assert note.versions == (1,) and note.num_rows and str(DAY) in note.days
     assert homes.places_of(other, fraud)

@@ -1,6 +1,8 @@
 """Lineage over a ledger of 1,000 nights, asked as a person asks."""
 
 import json
+import shutil
+from contextlib import chdir
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -11,7 +13,7 @@ from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.contract.record_parts import Event
-from daybreak.contract.record_types import Champion, Release
+from daybreak.contract.record_types import Champion, Night, Release
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
 from daybreak.rollout.rollback import version_of
@@ -196,6 +198,27 @@ def test_params_that_differ_from_the_commit_are_said_whatever_a_user_sets(
     entry = replace(entry, night=replace(entry.night, code_commit=edited))
     checkout.git("config", *setting.split("="), folder=small_home.folder)
     assert provenance._changed_params(small_home, entry) == "- # another"
+
+
+def test_a_version_that_began_with_another_learned_from_what_that_one_did(small_home: Home) -> None:
+    newest = ledger.history(small_home, limit=1)[0]
+    assert newest.dataset and newest.training and newest.version and newest.champion
+    days = [newest.dataset.first_day]
+    learned = provenance.learned_from(small_home, days)
+    assert newest.version.number in learned
+    for number, warm in ((4, True), (5, True), (6, False)):
+        folder = _opened(small_home, f"2022-01-{number:02}")
+        champion = records.read(Champion, folder / records.RUN)
+        later = replace(newest.dataset, first_day=date(2022, 3, 1), last_day=date(2022, 3, 2))
+        made = replace(newest.version, number=number)
+        for record in (later, replace(newest.training, warm=warm), made):
+            records.write(record, folder / records.RUN)
+        night = records.read(Night, folder / records.RUN)
+        released = Release(version=number, replaced=champion.version, night=night.id)
+        shutil.copytree(folder / records.RUN, small_home.folder / records.RUN, dirs_exist_ok=True)
+        with chdir(small_home.folder):
+            ledger.commit_night(small_home, night, message=str(number), release=released)
+    assert provenance.learned_from(small_home, days) == [*learned, 4, 5]
 
 
 def test_a_damaged_record_of_a_folder_hides_nothing_that_the_ledger_has(

@@ -19,6 +19,7 @@ from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.own_serving import take_in
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
+from daybreak.storage import erasures
 from daybreak.storage.exposures import Exposure
 from daybreak.storage.traffic_log import Log, open_log
 from daybreak.storage.traffic_row import Traffic
@@ -335,3 +336,11 @@ def test_a_log_of_postgresql_takes_rows_in() -> None:
         assert {reported(one.taken[0]) for one in kept if one.taken} == {1.0}
         assert len(observe(kept, window_s=60).observations) == len(USERS)
         made.close()
+
+
+def test_rows_of_an_erased_user_do_not_come_in_again(log: Log) -> None:
+    key = b"k" * 32
+    erased = erasures.ErasedUnits(key=key, hashes=frozenset({erasures.hash_of("1", key)}))
+    rows = [row("1", metric=2), row("2", metric=2), row(user=1.0)]  # type: ignore[arg-type]
+    assert take_in(log, rows, now=NOW, erased=erased) == 1
+    assert {one.unit for one in all_of(log)} == {log.unit_of("2")}

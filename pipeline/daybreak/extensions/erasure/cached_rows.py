@@ -3,7 +3,7 @@
 A partition, and the list of the partitions of a folder, are objects in DVC's cache that are named by their
 digest. So a partition without the rows is another object, and so is each list that names it. What was
 made of a partition goes as a whole, since a night makes it again: the figures and the sample of the day,
-and all arrays.
+all arrays, and all scores of held-out samples.
 """
 
 import json
@@ -21,6 +21,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.data.ingest import without
 from daybreak.data.partitions import PART
+from daybreak.evaluation.scores import SCORES
 from daybreak.storage import branch, dvc_cache, erasures, ledger, snapshots
 from daybreak.storage.home import Home
 
@@ -160,7 +161,7 @@ def find(home: Home, objects: Objects, *, column: str, unit: str) -> CachedRows:
 
     for digest in outputs.get(FIGURES, ()):
         _relist(objects, cached, digest, _entries(objects, digest), figures_now)
-    for digest in outputs.get(ARRAYS, ()):
+    for digest in (*outputs.get(ARRAYS, ()), *outputs.get(str(SCORES), ())):
         cached.digests[digest] = erasures.GONE
     return cached
 

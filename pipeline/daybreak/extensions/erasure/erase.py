@@ -29,6 +29,7 @@ from daybreak.data import prepare
 from daybreak.data.ingest import without
 from daybreak.data.partitions import PART
 from daybreak.data.quarantine import REFUSED
+from daybreak.evaluation.scores import SCORES
 from daybreak.extensions.erasure import cached_rows, version_rows
 from daybreak.extensions.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
 from daybreak.extensions.lineage import provenance
@@ -44,6 +45,8 @@ from daybreak.storage.traffic_log import existing_log
 log = logging.getLogger(__name__)
 
 BEGUN = Path("data/work/erasing")  # in a folder whose rows are being erased, and whose arrays are still old
+
+BEFORE = records.RUN / "live" / "before.json"  # what users scored before a live test, by unit
 
 
 def erase(home: Home, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
@@ -202,6 +205,7 @@ def _folders(home: Home, column: str, unit: str, days: set[str], *, dry_run: boo
         if held:
             yield f"{len(held):,} partitions in {folder}"
         if not dry_run:
+            (folder / BEFORE).unlink(missing_ok=True)
             for left in (folder / predict.WORK).parent.glob(f"{predict.WORK.name}*/"):
                 shutil.rmtree(left, ignore_errors=True)  # rows of a call that could not write, or was killed
         if not dry_run and (held or (folder / BEGUN).exists()):
@@ -227,6 +231,7 @@ def _rewrite(home: Home, folder: Path, held: list[Path], days: set[str], *, colu
     for path in (folder / FIGURES).glob("day=*"):
         if path.stem[4:] in days:
             path.unlink()
+    (folder / SCORES).unlink(missing_ok=True)
     for looks in (Distributions, ChangedLists, Cards):
         records.path_of(looks, folder / records.LOOKS).unlink(missing_ok=True)
     for part in held:

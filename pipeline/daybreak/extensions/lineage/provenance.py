@@ -231,21 +231,26 @@ def who_used(home: Home, what: str) -> list[Use]:
 
 
 def learned_from(home: Home, days: Collection[date]) -> list[int]:
-    """Returns the numbers of the versions that were trained on any of `days`, in order.
+    """Returns the numbers of the versions that learned from any of `days`, in order.
 
-    A refit is trained on the held-out days too.
+    A refit is trained on the held-out days too. A version that began with another's weights learned from
+    what that one learned from.
     """
-    commits = [commit for commit in ledger.commits(home) if not commit.rollback]
-    paths = [str(records.path_of(kind, records.RUN)) for kind in (Night, Dataset, Version, Refit)]
-    numbers = set()
+    commits = [commit for commit in reversed(ledger.commits(home)) if not commit.rollback]
+    kinds = (Night, Dataset, Training, Champion, Version, Refit)
+    paths = [str(records.path_of(kind, records.RUN)) for kind in kinds]
+    numbers: set[int] = set()
     for files in branch.texts_at(home, [commit.id for commit in commits], paths):
-        night, dataset, version, refit = (json.loads(files.get(path, "null")) for path in paths)
+        night, dataset, training, champion, version, refit = (
+            json.loads(files.get(path, "null")) for path in paths
+        )
         if not (night and dataset and version):
             continue
-        made = [(version, dataset["last_day"])]
-        made += [(refit["version"], night["day"])] if refit and refit["version"] else []
-        for one, last in made:
-            if any(dataset["first_day"] <= str(day) <= last for day in days):
+        began_with = champion["version"] if champion and training and training.get("warm") else 0
+        made = [(version, dataset["last_day"], began_with)]
+        made += [(refit["version"], night["day"], version["number"])] if refit and refit["version"] else []
+        for one, last, before in made:
+            if before in numbers or any(dataset["first_day"] <= str(day) <= last for day in days):
                 numbers.add(int(one["number"]))
     return sorted(numbers)
 

@@ -35,7 +35,7 @@ from daybreak.extensions.live_test.traffic import serving_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion, Status
-from daybreak.storage import ledger
+from daybreak.storage import erasures, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_row import holdback_name
 
@@ -57,7 +57,7 @@ def judge(
     limits = params.section(LiveTestParams)
     now = datetime.fromtimestamp(traffic_log.now(), UTC)
     try:
-        own_serving.read(traffic_log, limits, now=datetime.now(UTC))
+        own_serving.read(traffic_log, limits, now=datetime.now(UTC), erased=erasures.units(home))
         design = live_test.design_of(ledger.evaluation_of(home, serving), params, rules=rules)
     except (DataError, ParamsError, ReleaseError) as error:
         return Held(result=Conclusion(status=Status.NO_DATA, sentence=str(error)), num_users=0)

@@ -42,7 +42,7 @@ from daybreak.gate.all_metrics import guardrails_of, success_of
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.statistics.paired import Rules
-from daybreak.storage import branch, ledger, night_folders
+from daybreak.storage import branch, erasures, ledger, night_folders
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def judge(
         records.write(first, FOLDER)
     if not _may_begin(first, params.gate):
         return first
-    if log is not None and (fault := _read(log, params)):
+    if log is not None and (fault := _read(home, log, params)):
         if clock.utc() < night.decide_until:
             raise NotYet(fault)
         return _decided(home, _no_data(first, fault), params, experiment=night.id)
@@ -394,7 +394,7 @@ def _cleaned(home: Home, log: "Log", experiment: str, params: LiveSections) -> s
     margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
     alpha = gate.alpha / slots.num_corrected(params)
     rules = Rules(alpha=alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
-    if fault := _read(log, params):  # else users would meet the challenger unseen
+    if fault := _read(home, log, params):  # else users would meet the challenger unseen
         end(home, experiment, params)
         return f"ended the experiment {experiment}: {fault}; "
     try:
@@ -447,11 +447,12 @@ def _may_begin(first: Verdict, params: GateParams) -> bool:
     return all(check.ok for check in first.checks)
 
 
-def _read(log: "Log", params: LiveSections) -> str:
+def _read(home: Home, log: "Log", params: LiveSections) -> str:
     """Takes in what a team's own serving has reported; returns why that cannot be read, or an empty text."""
     try:
-        own_serving.read(log, params.section(LiveTestParams), now=datetime.now(UTC))
-    except (DataError, ParamsError) as error:
+        limits, erased = params.section(LiveTestParams), erasures.units(home)
+        own_serving.read(log, limits, now=datetime.now(UTC), erased=erased)
+    except (DataError, ParamsError, ReleaseError) as error:
         return f"what users met cannot be read: {error}"
     return ""
 

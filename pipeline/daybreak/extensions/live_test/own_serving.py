@@ -21,7 +21,7 @@ earlier row without.
 import math
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -48,10 +48,12 @@ MAX_VERSION = 2**31 - 1  # what the log's column of integers holds
 Row = Mapping[str, Any]
 
 
-def read(log: "Log", params: LiveTestParams, *, now: datetime) -> int:
+def read(log: "Log", params: LiveTestParams, *, now: datetime, erased: Container[str] | None = None) -> int:
     """Takes in the newest days of the team's source, if it has one; returns the number of rows.
 
-    Raises DataError, with no row of that day taken in, where one is malformed or the source cannot be read.
+    The source may still have rows of users who were erased; they stay out where they name the
+    user. Raises DataError, with no row of that day taken in, where one is malformed or the source cannot be
+    read.
     """
     if params.observations is None:
         return 0
@@ -74,18 +76,20 @@ def read(log: "Log", params: LiveTestParams, *, now: datetime) -> int:
                     form = numbers.format_of(rows.schema.field(name))
                     rows = rows.set_column(place, name, numbers.plain(rows[name], form))
             try:
-                num_rows += take_in(log, rows.to_pylist(), now=now)
+                num_rows += take_in(log, rows.to_pylist(), now=now, erased=erased)
             except DataError as error:
                 raise DataError(f"live_test.observations, {day}, {error}") from None
     return num_rows
 
 
-def take_in(log: "Log", rows: Iterable[Row], *, now: datetime) -> int:
-    """Writes rows to the log, and returns their number.
+def take_in(log: "Log", rows: Iterable[Row], *, now: datetime, erased: Container[str] | None = None) -> int:
+    """Writes rows to the log, but for those of erased users, and returns their number.
 
     Raises DataError, with none of them written, where one is malformed; the sentence has its number.
     """
     numbered = [_checked(row, number, now=now, unit_of=log.unit_of) for number, row in enumerate(rows, 1)]
+    if erased is not None:
+        numbered = [row for row in numbered if row["user"] is None or row["user"] not in erased]
     known = log.exposures.known([row["id"] for row in numbered])  # most of a file, from the second look on
     new = [row for row in numbered if not _is_told(row, known)]
     if new:
@@ -167,8 +171,9 @@ def _checked(row: Any, number: int, *, now: datetime, unit_of: Callable[[str], s
         if time < 0:
             raise ValueError(f"time is {row['time']!r:.50}, which is before 1970; give seconds since 1970")
         version = _whole(given.get("version"))
+        user = None
         if given.get("unit") is None:
-            unit = unit_of(_name(given.get("user")))
+            unit = unit_of(user := _name(given.get("user")))
         else:
             unit = str(given["unit"])
             if not fullmatch("[0-9a-f]{16}", unit):
@@ -177,6 +182,7 @@ def _checked(row: Any, number: int, *, now: datetime, unit_of: Callable[[str], s
         return {
             "id": blake2b(name.encode(), digest_size=16).hexdigest(),
             "unit": unit,
+            "user": user,  # None: only the unit is named
             "version": version,
             "time": time,
             "metric": _number("metric", given.get("metric")),
