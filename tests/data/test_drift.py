@@ -210,3 +210,10 @@ def test_nearly_equal_shares_of_millions_of_rows_have_a_distance() -> None:
     counts = (47_337, 5_784_361), (189_348, 23_137_440)  # by which the root of a negative number is drawn
     new, old = (pa.chunked_array([pa.array(np.arange(few + many) < few)]) for few, many in counts)
     assert 0 <= drift.distance(Bool(), new, old) < 1e-6
+
+
+def test_a_vector_with_nan_is_as_far_as_can_be_and_hides_no_other() -> None:
+    day = payments(4, embedding=[[9.0, 9.0]] * 3 + [[1.0, float("nan")]])
+    assert distance("embedding", day, payments(), payments()) == 1
+    one_of_four = payments(4, embedding=[[1.0, 2.0]] * 3 + [[1.0, float("nan")]])
+    assert distance("embedding", one_of_four, payments(), payments()) == pytest.approx(1 / 4)

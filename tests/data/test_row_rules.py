@@ -1,14 +1,18 @@
 """Rules on rows become SQL, and a rule that cannot be one is refused in a sentence."""
 
+import math
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.table import Float, Table, Time
 from daybreak.data.row_rules import failing, quoted
+from daybreak.data.suite import Suite, rules_of
 
 
 def fails(value: Any, type: str, *, vectors: tuple[str, ...] = (), **kwargs: Any) -> bool:
@@ -58,3 +62,12 @@ def test_a_vector_is_in_range_where_all_its_numbers_are(vector: list[float] | No
 def test_a_rule_that_cannot_be_sql_is_refused(type: str, kwargs: dict[str, Any], reason: str) -> None:
     with pytest.raises(ParamsError, match=f"^rule 'a rule' .*{reason}"):
         failing("a rule", type=type, kwargs=kwargs)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_of_a_vector_that_is_not_finite_fails_the_row(value: float) -> None:
+    table = Table(time="at", columns={"at": Time(), "v": Float(size=2)})
+    (rule,) = (each for each in rules_of(Suite(), table) if each.name == "v is finite")
+    predicate = failing(rule.name, type=rule.type, kwargs=rule.kwargs, vectors=["v"])
+    rows = pa.table({"v": pa.array([[1.0, 2.0], [1.0, value]], pa.list_(pa.float64(), 2))})
+    assert duckdb.from_arrow(rows).project(predicate).fetchall() == [(False,), (True,)]

@@ -71,6 +71,7 @@ def test_a_number_is_finite_unless_its_range_is_off() -> None:
         "free is a finite number": {"column": "free", "min_value": -largest, "max_value": largest},
         "low is in range": {"column": "low", "min_value": 0, "max_value": largest},
         "both is in range": {"column": "both", "min_value": 0, "max_value": 1e300},
+        "vector is finite": {"column": "vector", "min_value": -largest, "max_value": largest},
     }
 
 

@@ -199,3 +199,21 @@ def test_a_word_that_few_units_use_is_not_kept() -> None:
     units = pa.array([f"{n if n % 3 != 1 else 0}" for n in range(15)])  # one unit writes its number
     state = workload.fit(ibis.memtable(rows.set_column(1, "team", units)))
     assert state["words_said"].tolist() == ["open", "हिन्दी"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_a_number_that_is_not_finite_is_missing_and_moves_no_quantile(value: float) -> None:
+    table = Table(
+        time="at",
+        columns={"at": Time(), "v": Float(size=2, off=("range",)), "y": Float()},
+        label=Label("y"),
+    )
+    vectors = [[float(n), 2.0 * n] for n in range(50)] + [[1.0, value]]
+    of_type = pa.array(vectors, pa.list_(pa.float64(), 2))
+    rows = pa.table({"at": [datetime(2025, 3, 3)] * 51, "v": of_type, "y": [0.0] * 51})
+    state = columns.fitted(ibis.memtable(rows), table)
+    assert state["edges"][1].tolist() == pytest.approx(np.linspace(0, 98, columns.NUM_EDGES).tolist())
+    made = columns.by_type(rows, state, table)
+    assert made[MISSING][:, :2].sum() == made[MISSING][-1, 1] == 1
+    batch = {name: torch.from_numpy(values) for name, values in made.items()}
+    assert TableModel(state)(batch).isfinite().all()

@@ -44,7 +44,7 @@ class Column(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Float(Column):
-    """A number; a vector of `size` numbers where that is not 0.
+    """A number; a vector of `size` numbers where that is not 0, which is never null.
 
     Where it is delivered as text, `symbol` stands before or after each number, as `$` or `%`; 12 % is 12.
     """
@@ -132,8 +132,8 @@ class Table(Record):
     """The rows of a partition.
 
     Raises ParamsError where a column has a name reserved for Daybreak, where time, unit, key or a label is
-    not among the columns, where a label with classes is not declared as their number, where an auxiliary
-    label is no number or is another label, or where the zone is unknown.
+    not among the columns, where a vector may be null, where a label with classes is not declared as their
+    number, where an auxiliary label is no number or is another label, or where the zone is unknown.
     """
 
     columns: dict[str, AnyColumn]
@@ -162,6 +162,7 @@ class Table(Record):
         kind = type(self.columns[self.time])
         if kind is not Time:
             raise ParamsError(f"the table's time {self.time!r} is {kind.__name__}; declare it Time()")
+        self._expect_vectors()
         self._expect_auxiliary()
         if self.label and self.label.classes:
             label, last = self.columns[self.label.column], len(self.label.classes) - 1
@@ -174,6 +175,20 @@ class Table(Record):
                     f"Int(min=0, max={last})"
                 )
         check_zone(self.zone, of="the table's zone")
+
+    def _expect_vectors(self) -> None:
+        """Raises ParamsError for a vector that may be null, which Parquet does not keep."""
+        vectors = [name for name, column in self.columns.items() if getattr(column, "size", 0)]
+        if nullable := next((name for name in vectors if self.columns[name].nullable), ""):
+            raise ParamsError(
+                f"{nullable} is a vector that may be null, and none is kept; declare it without nullable, "
+                f"have zeros delivered where it is missing, and a Bool() column that says so"
+            )
+        if self.label and self.label.column in vectors and self.label.ripe_after:
+            raise ParamsError(
+                f"the label {self.label.column} is a vector that is null until ripe_after, and none is kept; "
+                f"have its rows delivered once it is known, and leave ripe_after out"
+            )
 
     def _expect_auxiliary(self) -> None:
         """Raises ParamsError for an auxiliary label that no batch could hold."""

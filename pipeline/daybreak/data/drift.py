@@ -137,7 +137,7 @@ def _gap(left: "NDArray[np.float64]", right: "NDArray[np.float64]") -> float:
 
 
 def _numbers(column: AnyColumn, values: "pa.ChunkedArray") -> "NDArray[np.float64]":
-    """A number for each value: itself, its length, its minute of the day."""
+    """A number for each value: itself, its length, its minute of the day; infinity for a vector with NaN."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -149,7 +149,10 @@ def _numbers(column: AnyColumn, values: "pa.ChunkedArray") -> "NDArray[np.float6
         values = pc.utf8_length(values)
     elif column.kind == "float" and column.size:
         flat = pc.list_flatten(values).to_numpy().reshape(-1, column.size)
-        return np.asarray(flat.mean(axis=1), dtype=np.float64)
+        with np.errstate(invalid="ignore"):
+            means = flat.mean(axis=1)
+        # One NaN would make the whole distance NaN, which is beyond no limit.
+        return np.where(np.isnan(means), np.inf, means).astype(np.float64)
     return np.asarray(values.to_numpy(), dtype=np.float64)
 
 

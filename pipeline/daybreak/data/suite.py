@@ -197,7 +197,8 @@ def _derived(table: Table) -> Iterator[Rule]:
     for name, column in table.columns.items():
         declared = _bounds(column)
         if bounds := _finite(column) | declared:
-            what = "in range" if declared else "a finite number"
+            finite = "finite" if getattr(column, "size", 0) else "a finite number"
+            what = "in range" if declared else finite
             yield Rule(name=f"{name} is {what}", type=BETWEEN, kwargs={"column": name, **bounds})
         if isinstance(column, Category) and column.values and "values" not in column.off:
             kwargs = {"column": name, "value_set": list(column.values)}
@@ -213,8 +214,8 @@ def _derived(table: Table) -> Iterator[Rule]:
 
 
 def _finite(column: AnyColumn) -> dict[str, float]:
-    """Returns the bounds of numbers that are finite: one label that is not makes every loss NaN."""
-    is_number = isinstance(column, Float) and not column.size and "range" not in column.off
+    """Returns the bounds of finite numbers, also of those in a vector: one that is not makes a loss NaN."""
+    is_number = isinstance(column, Float) and "range" not in column.off
     return {"min_value": -LARGEST, "max_value": LARGEST} if is_number else {}
 
 

@@ -96,7 +96,7 @@ def _split(texts: "pa.Array") -> "tuple[pa.Array, pa.Array]":
 
 
 def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
-    """Returns the quantiles of each number, shape [f, NUM_EDGES]; zeros where all are null."""
+    """Returns the quantiles of each number, shape [f, NUM_EDGES]; zeros where none is finite."""
     numbers = [number for name, column in table.features.items() for number in _numbers(rows, name, column)]
     if not numbers:
         return np.zeros((0, NUM_EDGES))
@@ -106,6 +106,7 @@ def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
     edges = np.zeros((len(numbers), NUM_EDGES))
     for place, values in enumerate(looked_at.columns):
         there = values.drop_null().to_numpy()
+        there = there[np.abs(there) <= np.finfo(np.float32).max]  # as `by_type` takes others for missing
         if len(there):
             edges[place] = np.quantile(there, np.linspace(0, 1, NUM_EDGES))
     return edges
@@ -162,7 +163,8 @@ def by_type(
             rounded = measured.cast(pa.float64(), safe=False)  # a whole number beyond 2 ** 53 is
             numbers.append(rounded.to_numpy(zero_copy_only=False)[:, None])
     numbers.append((clock or turns_of_clock)(rows, table))
-    every = np.concatenate(numbers, axis=1).astype(np.float32)
+    with np.errstate(over="ignore"):  # beyond float32 is infinity, and so missing
+        every = np.concatenate(numbers, axis=1).astype(np.float32)
     missing = ~np.isfinite(every)
     made = {
         NUMBERS: np.where(missing, np.float32(0), every),

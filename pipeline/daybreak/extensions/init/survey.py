@@ -226,11 +226,17 @@ def _guesses(data: Data, label: str, options: Options) -> tuple[str, ...]:
     return tuple(guesses)
 
 
-def _why_left_out(values: pa.ChunkedArray, name: str) -> str:
+def _why_left_out(values: pa.ChunkedArray, name: str, *, joined: bool) -> str:
     if not name:
         return "without a name"
     if values.null_count == len(values):
         return "null in all rows"
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        if joined:
+            return "a list, which a row without a partner lacks, and no table has null vectors"
+        if values.null_count:
+            return "a list that is null in some rows; have zeros delivered there, and a column that says so"
     return f"of type {values.type}, which no table has"
 
 
@@ -259,7 +265,12 @@ def _columns(rows: pa.Table, data: Data, label: str, options: Options) -> _Colum
         classes = classes_of(without_words(data.all_labels(rows[label], label)))
     if classes:
         columns[label] = Int(min=0, max=len(classes) - 1, nullable=True)
-    left_out = {name: _why_left_out(rows[name], name) for name, column in columns.items() if column is None}
+    of_join = {name for join in data.joins.values() for name in join.columns}
+    left_out = {
+        name: _why_left_out(rows[name], name, joined=name in of_join)
+        for name, column in columns.items()
+        if column is None
+    }
     known = {name: column for name, column in columns.items() if column and name not in without}
     expect_names(known)
     return _Columns(
@@ -295,8 +306,8 @@ def _types(rows: pa.Table, data: Data) -> tuple[dict[str, AnyColumn | None], dic
         )
         if note:
             notes[name] = note
-        if join and (column := columns[name]):
-            columns[name] = replace(column, nullable=True)  # a row may have no partner
+        if join and (column := columns[name]):  # a row may have no partner, and no vector is null
+            columns[name] = None if getattr(column, "size", 0) else replace(column, nullable=True)
     columns[data.time] = Time()
     return columns, notes
 

@@ -52,7 +52,7 @@ def _typed(values: pa.ChunkedArray, name: str) -> AnyColumn | None:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         sizes = pc.unique(pc.list_value_length(values).drop_null()).to_pylist()
         vector = len(sizes) == 1 and sizes[0] and pa.types.is_floating(kind.value_type)
-        return Float(size=sizes[0], nullable=nullable) if vector else None
+        return Float(size=sizes[0]) if vector and not nullable else None
     plain = next((column for fits, column in _PLAIN if fits(kind)), None)
     return plain(nullable=nullable) if plain else None
 
