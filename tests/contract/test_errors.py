@@ -6,7 +6,13 @@ import socket
 
 import pytest
 
-from daybreak.contract.errors import DataError, SourceUnreachable, is_unreachable
+from daybreak.contract.errors import (
+    DataError,
+    SourceUnreachable,
+    has_password,
+    is_unreachable,
+    without_password,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,3 +34,25 @@ def test_only_a_host_that_does_not_answer_is_unreachable(error: Exception, expec
 
 def test_data_that_cannot_be_reached_is_tried_again_and_wrong_data_is_not() -> None:
     assert (SourceUnreachable.exit_status, DataError.exit_status) == (1, 78)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://me:secret@host/x.csv", True),
+        ("sftp://me:se/cret@host/{day}.csv", True),
+        ("https://host/x.csv?sv=1&sig=secret", True),
+        ("postgresql://host/db?user=me&password=secret#t", True),
+        ("mssql+pyodbc:///?odbc_connect=DRIVER%3D1%3BUID%3Dme%3BPWD%3Dsecret#t", True),
+        ("mssql+pyodbc:///?odbc_connect=PWD%3D%7Bse%3Bcret%7D", True),
+        ("mssql+pyodbc:///?odbc_connect=PWD={secret};UID=me", True),
+        ("https://me:$SECRET@host/x.csv?sig=${SIG}", False),
+        ("postgresql://me@host:5432/db#t", False),
+        ("https://host:8080/of@shop/x.csv?versionId=3", False),
+        ("$URL", False),
+        ("/data/a@b:c/x.csv", False),
+    ],
+)
+def test_a_url_with_a_password_or_a_key_is_known_and_never_shown(url: str, expected: bool) -> None:
+    assert has_password(url) is expected
+    assert "cret" not in without_password(url).replace("$SECRET", "")

@@ -101,7 +101,14 @@ class NothingToDo(Exception):
 
 
 _USER = re.compile(r"//[^/@\s]+@")
-_KEY = re.compile(r"([?&][\w.-]*(?:key|password|secret|sig|signature|token)=)[^&\s'\"]+", re.IGNORECASE)
+_PASSWORD = re.compile(r"//[^/@\s:]*:(?!\d+/)[^@\s'\"]+@")  # also one with a slash
+# As of a query, or of ODBC within one, where `=` and `;` may be escaped and a value be in braces.
+_KEY = re.compile(
+    r"((?:[?&;=]|%3B|%3D)[\w.-]*(?:key|passwd|password|pwd|secret|sig|signature|token)(?:=|%3D))"
+    r"(?:\{[^}]*\}|%7B(?:(?!%7D).)*%7D|(?:(?!%3B)[^&;\s'\"])+)",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 
 def without_password(text: str) -> str:
@@ -110,7 +117,19 @@ def without_password(text: str) -> str:
     >>> without_password("no answer from http://me:secret@host:5000/api?day=1&sig=abc")
     'no answer from http://host:5000/api?day=1&sig=...'
     """
-    return _KEY.sub(r"\1...", _USER.sub("//", text))
+    return _KEY.sub(r"\1...", _USER.sub("//", _PASSWORD.sub("//", text)))
+
+
+def has_password(url: str) -> bool:
+    """Returns whether a URL carries a password or a key, so that it may not be committed.
+
+    A variable of the environment in its place does not count.
+
+    >>> has_password("https://me:secret@host/a.csv"), has_password("https://me:$SECRET@host/a.csv")
+    (True, False)
+    """
+    fixed = _VARIABLE.sub("", url)
+    return bool(_PASSWORD.search(fixed) or _KEY.search(fixed))
 
 
 _OF_A_NETWORK = (

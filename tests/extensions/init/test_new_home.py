@@ -376,8 +376,9 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
         new_home.write(tmp_path / "full", str(tmp_path / "data.parquet"))
     with pytest.raises(DataError, match="does not exist; check that it is delivered"):
         new_home.write(tmp_path / "new", str(tmp_path / "gone.parquet"))
-    with pytest.raises(ParamsError, match="the URL has a password, which would be committed"):
-        new_home.write(tmp_path / "new", "postgresql://me:secret@host/shop#payments")
+    for url in ("postgresql://me:secret@host/shop#payments", "https://host/payments.csv?sig=secret"):
+        with pytest.raises(ParamsError, match="the URL has a password or a key, which would be committed"):
+            new_home.write(tmp_path / "new", url)
 
 
 def test_a_night_of_a_home_imports_the_module_of_its_own_commit(payments: Path, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """The table of columns that `init` prints: what each is, and why the model does not see it."""
 
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract.table import AnyColumn, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.extensions.init import survey_columns
+from daybreak.extensions.init.survey import survey
 from daybreak.extensions.init.survey_columns import ColumnNote
 
 NUM = 40
@@ -28,13 +31,13 @@ def note_of(column: AnyColumn, values: list[object], **table: object) -> ColumnN
         (Category(), ["a", "a", "a", "b"] * 10, "a (75 %), b (25 %)", "yes"),
         (Category(), [f"c{n % 5}" for n in range(NUM)], "5, as c0, c1, c2", "yes"),
         (Category(), ["EUR"] * NUM, "EUR (100 %)", "yes, but it is the same in all rows"),
-        (Id(), [f"i{n}" for n in range(NUM)], "40, as i0, i1, i2", "no: an id, 40 values"),
+        (Id(), [f"i{n}" for n in range(NUM)], "40 different", "no: an id, 40 values"),
         (Time(), TIMES, "2025-03-03 to 2025-03-04", "no: a second time"),
         (Bytes(), [b"x"] * NUM, "", "no: bytes"),
         (
             Text(),
             [f"so it is {n}" for n in range(NUM)],
-            "40, as so it is 0, so it is 1, so it is 2",
+            "40 different",
             "yes, its length and words",
         ),
     ],
@@ -102,3 +105,13 @@ def test_names_and_values_of_data_end_no_row_of_the_table() -> None:
         == "| `a\\|'b c` | Category | 50 % | x\\|y [2J | yes |"
     )
     assert "\x1b" not in "".join(survey_columns.lines([note]))
+
+
+def test_a_vector_that_is_null_in_some_rows_is_left_out_and_why_is_said(tmp_path: Path) -> None:
+    rows = {"time": TIMES, "v": [[1.0, 2.0], None] * 20, "w": [[1.0, 2.0]] * NUM, "label": [0, 1] * 20}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    made = survey(str(tmp_path / "rows.parquet"))
+    assert set(made.table.columns) == {"time", "w", "label"}
+    assert made.table.columns["w"] == Float(size=2)
+    (note,) = (note for note in made.columns if note.name == "v")
+    assert note.use.startswith("no: a list that is null in some rows; have zeros delivered there")

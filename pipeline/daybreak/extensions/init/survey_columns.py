@@ -82,6 +82,8 @@ def _use(name: str, column: AnyColumn, values: pa.ChunkedArray, table: Table, *,
     if name == table.time:
         at_midnight = pc.all(pc.equal(values, pc.floor_temporal(values, unit="day"))).as_py()
         return f"{SEEN}, the {'day of the week' if at_midnight else 'time of day and of week'}"
+    if isinstance(column, Float) and column.size:
+        return SEEN  # Arrow counts no distinct vectors
     num = count(pc.count_distinct(values).as_py())
     if name == table.unit:
         return f"no: the unit, {num} of them" if isinstance(column, Id) else f"{SEEN}, and the unit"
@@ -99,7 +101,9 @@ def _values(column: AnyColumn, values: pa.ChunkedArray, *, classes: Sequence[str
     known = values.drop_null()
     if not len(known) or isinstance(column, Bytes) or (isinstance(column, Float) and column.size):
         return f"vectors of {column.size}" if isinstance(column, Float) and column.size else ""
-    if isinstance(column, Id | Category | Bool | Text) or classes or _is_few(column, known):
+    if isinstance(column, Id | Text):  # README.md is committed, and these may be names of people
+        return f"{count(pc.count_distinct(known).as_py())} different"
+    if isinstance(column, Category | Bool) or classes or _is_few(column, known):
         counts = sorted(known.value_counts().to_pylist(), key=lambda each: -each["counts"])
         names = [classes[each["values"]] if classes else str(each["values"]) for each in counts]
         if len(counts) <= SHOWN:

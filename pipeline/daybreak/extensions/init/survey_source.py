@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from daybreak.contract.errors import DataError, ParamsError, without_password
+from daybreak.contract.errors import DataError, ParamsError, has_password, without_password
 from daybreak.contract.formats import counted
 from daybreak.contract.sections import Plug
 from daybreak.data import casts
@@ -103,12 +103,13 @@ def not_in_data(option: str, name: str, names: list[str]) -> ParamsError:
 def plug_of(url: str) -> dict[str, Any]:
     """Returns the source of a URL, as in params.yaml but for the column of the time."""
     address, sign, table = url.partition("#")
+    if has_password(url):
+        of_table = f"#{table}" if sign else ""
+        raise ParamsError(
+            f"the URL has a password or a key, which would be committed; put it into a variable of the "
+            f"environment, and write --from '$NAME{of_table}'"
+        )
     if sign and ("://" in address or address.startswith("$")):
-        if without_password(address) != address and ":" in address.split("@")[0].partition("://")[2]:
-            raise ParamsError(
-                "the URL has a password, which would be committed; put the URL into a variable of the "
-                "environment, and write --from '$NAME#table'"
-            )
         return {"use": "daybreak:Database", "url": address, "table": table}
     if "://" not in url and not url.startswith(("$", "~", "/")):
         url = f"{Path.cwd()}/{url}"
