@@ -14,12 +14,15 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import yaml  # Airflow brings it, and croniter
+from airflow.sdk import Asset
+from airflow_versions import CronTriggerTimetable
 from croniter import croniter
 from home import Home, Schedule
 
 log = logging.getLogger(__name__)
 
 LEAD = Path(os.environ.get("DAYBREAK_HOME", Path(__file__).resolve().parents[1]))
+MAX_HOURS = 24 * 36_525  # of a century, as Daybreak has it
 MODEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
@@ -41,10 +44,25 @@ def schedule_of(folder: Path) -> Schedule:
             raise ValueError(f"night.assets is {assets!r}, not a list of URIs")
         if not croniter.is_valid(due["cron"]):
             raise ValueError(f"night.schedule is {due['cron']!r}, not a cron expression")
+        for uri in assets:
+            Asset(uri)  # which raises ValueError for one that Airflow refuses
+        CronTriggerTimetable(due["cron"], timezone=due["time_zone"])
         ZoneInfo(due["time_zone"])
         hours, challengers = float(due["decide_hours"]), int(due["challengers"])
+        if not 0 < hours <= MAX_HOURS:
+            raise ValueError(f"night.decide_hours is {hours:g}, not above 0 and at most {MAX_HOURS:,}")
+        if challengers < 1:
+            raise ValueError(f"live_test.challengers is {challengers}, not 1 or more")
         return Schedule(due["cron"], due["time_zone"], tuple(assets), hours, challengers)
-    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (
+        OSError,
+        yaml.YAMLError,
+        ArithmeticError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ValueError(f"{path} does not say when nights run: {error}") from None
 
 

@@ -75,3 +75,11 @@ def test_a_value_has_no_keys_of_its_own(tmp_path: Path, key: str) -> None:
     )
     with pytest.raises(ParamsError, match=r"is not a section with keys; edit params\.yaml instead"):
         params.override(tmp_path, [f"{key}=3"])
+
+
+@pytest.mark.parametrize("uri", ["", "  ", "airflow://lake", "Airflow:x", "s3://" + "x" * 1500])
+def test_an_asset_that_airflow_refuses_is_refused_here(uri: str) -> None:
+    given = {"source": "a.b:C", "workload": "a.b:C", "backend": "a.b:C", "night": {"assets": [uri]}}
+    with pytest.raises(ParamsError, match="is not the URI of an asset"):
+        params.check(given)
+    assert params.check(given | {"night": {"assets": ["s3://shop/sales"]}}).night.assets

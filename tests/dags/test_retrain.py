@@ -61,13 +61,19 @@ DESCRIBE = """
         return dag.max_active_runs
     def wrong(home):
         from homes import schedule_of
-        (home / "params.yaml").write_text("night: {assets: s3://shop/sales}")
-        try:
-            schedule_of(home)
-        except ValueError as error:
-            return str(error)
-        finally:
-            (home / "params.yaml").unlink()
+        said = []
+        for night in (
+            "{assets: s3://shop/sales}", "{assets: ['airflow://lake']}", "{assets: ['']}",
+            "{decide_hours: .nan}", "{decide_hours: .inf}", "{decide_hours: 0}", "{schedule: 7}",
+        ):
+            (home / "params.yaml").write_text(f"night: {night}")
+            try:
+                schedule_of(home)
+                said.append("")
+            except ValueError as error:
+                said.append(str(error))
+        (home / "params.yaml").unlink()
+        return said
     from airflow.dag_processing.dagbag import DagBag
     from airflow.providers.standard.operators.bash import BashOperator
     from airflow.sdk import BaseSensorOperator
@@ -94,7 +100,7 @@ DESCRIBE = """
         "schedule": starts(home=Path(os.environ["DAYBREAK_HOME"])),
         "of_assets": of_assets(),
         "at_once": at_once(home=Path(os.environ["DAYBREAK_HOME"])),
-        "wrong_assets": wrong(home=Path(os.environ["DAYBREAK_HOME"])),
+        "wrong": wrong(home=Path(os.environ["DAYBREAK_HOME"])),
     }))
 """
 
@@ -202,7 +208,14 @@ def test_one_night_at_a_time_and_none_made_up_for(described: Any) -> None:
 @pytest.mark.slow
 def test_the_day_of_a_night_by_assets_is_the_newest_that_all_have(described: Any) -> None:
     assert described["of_assets"] == ["2025-01-30", "", ""]
-    assert "night.assets is 's3://shop/sales', not a list of URIs" in described["wrong_assets"]
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_schedule_that_airflow_would_refuse_is_refused_before_a_dag_is_made_of_it(described: Any) -> None:
+    assert "night.assets is 's3://shop/sales', not a list of URIs" in described["wrong"][0]
+    assert "'airflow' is reserved" in described["wrong"][1]
+    assert all("does not say when nights run: " in sentence for sentence in described["wrong"])
 
 
 @pytest.mark.airflow

@@ -30,7 +30,7 @@ from pydantic import (
 
 from daybreak import hooks
 from daybreak.contract import code_path, extras
-from daybreak.contract.errors import ParamsError, without_password
+from daybreak.contract.errors import ParamsError, has_password
 from daybreak.contract.record_parts import EVERY_UPDATE, Sync
 from daybreak.contract.trigger_lines import opposed, parse
 
@@ -44,6 +44,7 @@ OUR_TAGS = (
 # Of tags, as MLflow takes them: names also of a path in normal form that does not lead upwards.
 TAG, MAX_TAG, MAX_TAG_VALUE = re.compile(r"(?!/|\.\.|\.$)[/\w.\- :]{1,250}"), 250, 8000
 SEVERAL = "daybreak:Several"  # what a list of backends is made to
+MAX_ASSET = 1500  # characters of the URI of an asset of Airflow
 CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
 
 
@@ -187,6 +188,17 @@ class NightParams(Section):
     ledger_remote: str = Field("", pattern=r"^([^-].*)?$")
     """Git remote, by name or URL, that `close`, `promote` and `rollback` push the ledger to; no night fails
     because of it. Where it has what the ledger has not, `open` refuses. Empty: nothing is pushed."""
+
+    @field_validator("assets")
+    @classmethod
+    def _are_uris(cls, assets: tuple[str, ...]) -> tuple[str, ...]:
+        for uri in assets:
+            if not uri.strip() or len(uri) > MAX_ASSET or uri.lower().startswith("airflow:"):
+                raise ValueError(
+                    f"{uri!r:.60} is not the URI of an asset: Airflow takes 1 to {MAX_ASSET:,} characters, "
+                    f"and keeps airflow:// to itself; name one such as s3://shop/sales"
+                )
+        return assets
 
     @field_validator("time_zone")
     @classmethod
@@ -533,7 +545,7 @@ class RegisterParams(Section):
     @field_validator("tracking_uri")
     @classmethod
     def _without_token(cls, uri: str) -> str:
-        if without_password(uri) != uri:
+        if has_password(uri):
             raise ValueError(
                 "tracking_uri has a password or token, and params.yaml is in git; leave it out, and set "
                 "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_URI with all of it"
