@@ -249,6 +249,8 @@ def test_what_cannot_be_joined_is_said(folder: Path) -> None:
         joined(max_hours=3)
     with pytest.raises(ParamsError, match="no row could be joined; raise max_age_hours"):
         joined(known_after_hours=24)
+    with pytest.raises(ParamsError, match=r"max_age_hours is inf under source.tables; write a number"):
+        joined(max_age_hours=float("inf"))
     with pytest.raises(ParamsError, match="rows is 'weather', which is not a valid source"):
         joined({"use": "weather"}, rows="weather")
 
@@ -265,3 +267,14 @@ def test_numbers_of_each_table_are_read_in_the_format_of_its_file(tmp_path: Path
     table = Table(columns={"time": Time(), "price": Float(), "outside": Float()}, time="time")
     rows = conform(pq.read_table(tmp_path / PART, partitioning=None), table, origin="x")
     assert rows.select(["price", "outside"]).to_pylist() == [{"price": 1.5, "outside": 4.5}]
+
+
+def test_a_row_without_a_partner_has_no_vector_whatever_its_type(folder: Path) -> None:
+    sell(folder, DAY)
+    for kind in (pa.list_(pa.float32(), 2), pa.list_(pa.float32())):
+        at = pa.array([datetime(DAY.year, DAY.month, DAY.day, 5)], pa.timestamp("us", "UTC"))
+        vector = pa.array([[1.0, 2.0]], kind)
+        pq.write_table(pa.table({"at": at, "station": ["1"], "wind": vector}), folder / f"wind-{DAY}.parquet")
+        source = joined({"use": FILES, "url": "../wind-{day}.parquet"}, columns=["wind"], max_age_hours=12)
+        source.fetch(DAY, folder / "day")
+        assert pq.read_table(folder / "day" / PART)["wind"].to_pylist() == [[1.0, 2.0], None, None, None]

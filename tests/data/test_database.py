@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from daybreak import cli
-from daybreak.contract.errors import DataError, SourceUnreachable
+from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable
 from daybreak.data.database import Database, day_query, days_query, kind_of
 from daybreak.data.partitions import PART
 from daybreak.extensions.trial.rehearsal import rehearse
@@ -271,3 +271,9 @@ def test_bigquery_is_asked_in_its_own_words_for_days_in_the_zone_of_the_table(ki
 def test_a_database_that_does_not_answer_is_worth_another_try() -> None:
     with pytest.raises(SourceUnreachable, match=r"lines cannot be read: .*refused"):
         Database("postgresql+psycopg2://127.0.0.1:9/shop", table="lines").days()
+
+
+@pytest.mark.parametrize("url", ["postgresql://u@host:54x/db", "postgresql//host/db", "nothing+at+all://h/d"])
+def test_a_url_that_is_none_of_sqlalchemy_is_refused_in_a_sentence(url: str) -> None:
+    with pytest.raises(ParamsError, match=r"source\.url cannot be used: "):
+        Database(url, table="t")

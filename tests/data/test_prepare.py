@@ -197,6 +197,17 @@ def test_the_state_is_fitted_again_when_it_is_old_or_the_arguments_are_others() 
     assert len(CALLS) == 8
 
 
+def test_a_night_for_an_earlier_day_keeps_no_state_that_has_seen_its_held_out_days() -> None:
+    run(9)
+    of_later = records.digest(ARRAYS / "state")
+    run(7)
+    of_earlier = records.digest(ARRAYS / "state")
+    assert of_earlier != of_later
+    shutil.rmtree(ARRAYS)
+    run(7)
+    assert records.digest(ARRAYS / "state") == of_earlier
+
+
 def test_further_labels_are_known_from_a_night_of_their_own_on_and_null_before() -> None:
     for day in range(10):
         rows = rows_of(day)

@@ -5,8 +5,12 @@ import gzip
 import json
 import os
 import re
+import sys
+import threading
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.records import digest
 from daybreak.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data import day_files
+from daybreak.data import source as source_module
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.casts import conform
 from daybreak.data.file_listing import left_out_in_words
@@ -991,3 +996,62 @@ def test_a_time_that_is_none_keeps_its_row_on_the_day_of_the_row_before(tmp_path
         {"time": None, "code": 2, AS_DELIVERED: '{"time": "soon"}'},
         {"time": datetime(2025, 1, 30, 10), "code": 3, AS_DELIVERED: None},
     ]
+
+
+def test_what_follows_a_question_mark_on_the_web_is_asked_for_and_never_told(tmp_path: Path) -> None:
+    asked = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(tmp_path))
+
+        def log_request(self, *_: Any) -> None:
+            asked.append(self.path)
+
+    with gzip.open(tmp_path / "rows.csv.gz", "wt") as file:
+        file.write("time,x\n2025-01-01T09:00:00,1\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            source = Files(f"{address}/rows.csv.gz?sig=topsecret")
+            assert source.days() == [date(2025, 1, 1)]
+            source.fetch(date(2025, 1, 1), tmp_path / "day")
+            assert source.version(date(2025, 1, 1))
+            assert source.left_out() == {}
+            with pytest.raises(DataError) as refused:
+                Files(f"{address}/gone.csv?sig=topsecret").days()
+        finally:
+            server.shutdown()
+    assert pq.read_table(tmp_path / "day" / PART, partitioning=None)["x"].to_pylist() == ["1"]
+    assert asked and all(path.endswith("?sig=topsecret") for path in asked)
+    assert "topsecret" not in source.url + str(source.listing.paths()) + str(refused.value)
+
+
+def test_a_question_mark_beside_the_day_is_one_sign_and_what_is_no_such_sign_is_refused(
+    tmp_path: Path,
+) -> None:
+    for name in ("2025-01-01-a.csv", "2025-01-02-ab.csv"):
+        (tmp_path / name).write_text("time,x\n2025-01-01T00:00:00,1\n")
+    assert Files(f"{tmp_path}/{{day}}-?.csv").days() == [date(2025, 1, 1)]
+    for pattern in ("{day}-[ab].csv", "**/{day}-*.csv"):
+        with pytest.raises(ParamsError, match="beside the place of a day; write"):
+            Files(f"{tmp_path}/{pattern}").days()
+
+
+def test_files_are_compared_only_where_they_may_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    num = 2000
+    parts = [pa.table({"a": [n, n + 1]}) for n in range(num)]
+    counted = Counter[str]()
+
+    def count(frame: Any, event: str, called: Any) -> None:
+        counted[getattr(called, "__name__", "")] += event == "c_call"
+
+    sys.setprofile(count)
+    try:
+        source_module._expect_once([str(n) for n in range(num)], parts)
+    finally:
+        sys.setprofile(None)
+    assert counted["equals"] < num
+    with pytest.raises(DataError, match="0 and 2000 hold the same 2 rows"):
+        source_module._expect_once([str(n) for n in range(num + 1)], [*parts, parts[0]])

@@ -28,13 +28,14 @@ from pydantic import ValidationError
 from daybreak.contract import records
 from daybreak.contract.data_source import Source
 from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable
-from daybreak.contract.sections import Plug
+from daybreak.contract.sections import A_CENTURY, Plug
 from daybreak.contract.table import codes
 from daybreak.data.casts import moments_us
 from daybreak.data.partitions import PART
 from daybreak.data.source import write_partition
 
 Names = Sequence[str] | Mapping[str, str]  # ours, or ours to theirs
+MAX_HOURS = 24 * A_CENTURY
 MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)
 
 
@@ -66,6 +67,11 @@ class OtherTable:
                 f"source.tables, so that no row could be joined; raise max_age_hours"
             )
         self.key, self.columns, self.time = _by_our_name(key), _by_our_name(columns), time
+        if not max_age_hours <= MAX_HOURS:
+            raise ParamsError(
+                f"max_age_hours is {max_age_hours:g} under source.tables; write a number of hours up to "
+                f"{MAX_HOURS:,}, a century"
+            )
         self.max_age, self.known_after = timedelta(hours=max_age_hours), timedelta(hours=known_after_hours)
         self._source = _made(rows)
         self._days: list[date] | None = None

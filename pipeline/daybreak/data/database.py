@@ -50,7 +50,7 @@ class Database:
         self._name, self._cut_by, self._zone, self._watermark = table, cut_by, zone, watermark
         try:
             self._engine = sa.create_engine(os.path.expandvars(url))
-        except (sa.exc.ArgumentError, ImportError) as error:
+        except (sa.exc.ArgumentError, ImportError, ValueError) as error:  # a port that is no number
             advice = f"{error}; write a URL of SQLAlchemy's, and install the driver"
             raise ParamsError(f"source.url cannot be used: {extras.missing(error) or advice}") from None
 

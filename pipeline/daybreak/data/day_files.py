@@ -61,9 +61,12 @@ def of_pattern(pattern: str, paths: Iterable[str]) -> Iterator[DayFile]:
     places = [piece for piece in pieces if piece in _DIGITS]
     if not set(places) >= _OF_DAYS:
         raise ParamsError(f"source.url {pattern} has no complete date; write {{day}} or {{day:%Y/%m/%d}}")
-    regex = re.compile(
-        "".join(f"({_DIGITS[p]})" if p in _DIGITS else re.escape(p).replace(r"\*", "[^/]*") for p in pieces)
-    )
+    if sign := next((sign for sign in ("**", "[") if sign in pattern), ""):
+        raise ParamsError(
+            f"source.url {pattern} has {sign} beside the place of a day; write * for any part of a name, and "
+            f"a folder for each level"
+        )
+    regex = re.compile("".join(f"({_DIGITS[p]})" if p in _DIGITS else _signs(p) for p in pieces))
     for path in paths:
         match = regex.fullmatch(path.replace("%", "%%"))
         values = set(zip(places, match.groups(), strict=True)) if match else set()
@@ -72,6 +75,11 @@ def of_pattern(pattern: str, paths: Iterable[str]) -> Iterator[DayFile]:
             with contextlib.suppress(ValueError):
                 moment = datetime(parts["%Y"], parts["%m"], parts["%d"], parts.get("%H", 0))
                 yield DayFile(moment.date(), parts.get("%H", NO_HOUR), path)
+
+
+def _signs(piece: str) -> str:
+    """Returns a part of a glob as a regular expression."""
+    return re.escape(piece).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
 
 
 def day_in(path: str) -> date | None:

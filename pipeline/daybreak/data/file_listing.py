@@ -19,6 +19,7 @@ from daybreak.data import day_files
 from daybreak.data.day_files import DayFile
 
 CHANGES = ("mtime", "ETag", "etag", "LastModified", "updated")  # facts that file systems have of a file
+WEB = ("http://", "https://")
 GLOB, PLACES = r"[*?\[]", r"[*?\[{]"  # signs of one, and of a place for a day
 
 
@@ -40,13 +41,19 @@ class FileListing:
         Files of a folder are read if their names have one of the `suffixes`, in small letters; an error calls
         such a file a `kind`. Raises ParamsError if no file system knows the URL.
         """
-        self.url, self._suffixes, self._kind = url, suffixes, kind
+        self._suffixes, self._kind = suffixes, kind
         self._days_by, self._links = days_by, links
         try:
             self._system, self.root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
             why = extras.missing(error) or f"{error}; fix it in params.yaml"
             raise ParamsError(f"source.url {url} cannot be used: {why}") from None
+        # On the web a question mark is no sign of a glob: what follows may be a key, which nobody is told.
+        self._query = ""
+        if self.root.startswith(WEB):
+            self.root, sign, query = self.root.partition("?")
+            self._query, url = f"{sign}{query}", url.partition("?")[0]
+        self.url = url
         self._system.invalidate_cache()  # fsspec keeps systems, and some keep listings, for a whole process
         self._is_pattern = day_files.is_pattern(self.root)
         self._reasons: dict[str, str] | None = None
@@ -94,7 +101,8 @@ class FileListing:
         if re.search(PLACES, self.root):
             return []
         root = self.root.rstrip("/")
-        return [path.removeprefix(f"{root}/") for path in self.paths()] if self._system.isdir(root) else []
+        is_folder = not self._query and self._system.isdir(root)
+        return [path.removeprefix(f"{root}/") for path in self.paths()] if is_folder else []
 
     def below(self, path: str) -> str:
         """Returns the part of a path that may name its day and keys: what the url's folder does not say."""
@@ -120,7 +128,7 @@ class FileListing:
 
     def _marks(self, path: str) -> list[str]:
         try:
-            facts = self._system.info(path)
+            facts = self._system.info(path + self._query)
         except FileNotFoundError:  # renamed since it was listed
             return []
         return [str(facts.get(key)) for key in ("size", *CHANGES)]
@@ -132,7 +140,7 @@ class FileListing:
         single file that the url names may be a link, since params.yaml names it.
         """
         if not isinstance(self._system, LocalFileSystem):
-            opened: AbstractContextManager[IO[bytes]] = self._system.open(path, "rb")
+            opened: AbstractContextManager[IO[bytes]] = self._system.open(path + self._query, "rb")
             return opened
         if Path(path).exists():
             self._expect_file(path)
@@ -160,7 +168,7 @@ class FileListing:
                     for path, facts in listed.items()
                     if facts["type"] != "directory" or path.lower().endswith(self._suffixes)
                 ]
-            elif self._system.isdir(self.root):
+            elif not self._query and self._system.isdir(self.root):
                 paths = self._system.find(self.root)
             else:
                 return {self.root: ""}

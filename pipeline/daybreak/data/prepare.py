@@ -259,7 +259,8 @@ def _by_partition(
     import pyarrow.parquet as pq
 
     keys = _keys_of_before(plug)
-    if "fitted" not in keys or _age(keys, window) >= params.refit_days:
+    # A state of a later day, as before a night for an earlier one, has seen days that are held out now.
+    if "fitted" not in keys or not 0 <= _age(keys, window) < params.refit_days:
         shutil.rmtree(ARRAYS, ignore_errors=True)
         ARRAYS.mkdir(parents=True)
         keys = {"code": keys["code"], "fitted": str(window.train[-1]), "days": {}}
@@ -307,7 +308,7 @@ def _write_keys(folder: Path, keys: Mapping[str, Any]) -> None:
 
 
 def _age(keys: Mapping[str, Any], window: Window) -> int:
-    """Returns the days that have come since the state was fitted."""
+    """Returns the days that have come since the state was fitted; below 0 for a state of later days."""
     return (window.train[-1] - date.fromisoformat(keys["fitted"])).days
 
 

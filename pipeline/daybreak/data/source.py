@@ -36,8 +36,15 @@ MOST_PEEKED = 8  # files with rows that are searched for values in a column
 
 
 def write_partition(rows: pa.Table, folder: Path) -> None:
-    """Writes rows to `folder/part.parquet`, in their order; the same rows give the same bytes."""
+    """Writes rows to `folder/part.parquet`, in their order; the same rows give the same bytes.
+
+    Vectors of a fixed size of which some are null become lists, since Parquet keeps no missing vector.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_fixed_size_list(field.type) and rows.column(place).null_count:
+            listed = field.with_type(pa.list_(field.type.value_type))
+            rows = rows.set_column(place, listed, rows.column(place).cast(listed.type))
     rows = rows.combine_chunks()  # otherwise the chunks would change the bytes
     pq.write_table(rows, folder / PART, compression="zstd", write_page_checksum=True)
 
@@ -133,10 +140,11 @@ class Files:
                 f"source.decimal and source.thousands are both {decimal!r}, so that no number could be read; "
                 f"name the other one"
             )
-        self.url, self.cut_by, self.zone, self.success_file = url, cut_by, zone, success_file
+        self.cut_by, self.zone, self.success_file = cut_by, zone, success_file
         self.listing = FileListing(
             url, suffixes=self.suffixes, kind=self.kind, days_by=days_by, storage=storage, links=links
         )
+        self.url = self.listing.url
         self.reader = FileReader(
             listing=self.listing,
             max_bytes=int(max_gb * 1e9) or int(MEMORY_SHARE * this_machine.installed_bytes()),
@@ -349,10 +357,17 @@ def other_columns(names: Collection[str], usual: Collection[str]) -> str:
 
 def _expect_once(paths: Sequence[str], parts: Sequence[pa.Table], *, of: str = "") -> None:
     """Raises DataError where two files hold the same rows, as a copy and a packed one beside the other do."""
+    alike: dict[tuple[int, str], list[int]] = {}  # parts that may be the same, by number of rows and the ends
     for n, part in enumerate(parts):
-        same = next((k for k in range(n) if len(part) > 1 and part.equals(parts[k])), None)
+        if len(part) < 2:
+            continue
+        rows = part.slice(0, 1), part.slice(len(part) - 1)
+        ends = str([values.combine_chunks().to_string() for row in rows for values in row.columns])
+        others = alike.setdefault((len(part), ends), [])
+        same = next((k for k in others if part.equals(parts[k])), None)
         if same is not None:
             raise DataError(
                 f"{paths[same]} and {paths[n]} hold the same {len(part):,} rows{of}, which would be learned "
                 f"from twice; move one of the files away"
             )
+        others.append(n)
