@@ -53,3 +53,24 @@ def test_the_network_takes_images_of_any_size(size: int) -> None:
     torch.manual_seed(1)
     model = ImageModel(num_outputs=5, channels=1, num_blocks=2)
     assert model(torch.zeros(2, 1, size, size, dtype=torch.uint8)).shape == (2, 5)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
+@pytest.mark.parametrize("color", [True, False])
+def test_an_image_of_16_bits_keeps_its_greys(kind: str, color: bool) -> None:
+    deep, out = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257, io.BytesIO()
+    Image.fromarray(deep).save(out, kind)
+    made = pixels(pa.chunked_array([[out.getvalue()]]), size=16, color=color)
+    assert (made[0] == np.arange(256).reshape(16, 16)).all()
+
+
+def test_an_image_is_upright_as_its_orientation_says() -> None:
+    drawn, out = Image.new("RGB", (20, 10)), io.BytesIO()
+    drawn.paste((255, 0, 0), (0, 0, 10, 10))  # the left half, which is the upper one of the turned image
+    exif = drawn.getexif()
+    exif[0x0112] = 6
+    drawn.save(out, "PNG", exif=exif)
+    images = pa.chunked_array([[out.getvalue()]])
+    assert sizes(images) == [(10, 20, True)]
+    red = pixels(images, size=20)[0, 0]
+    assert red[:8].min() == 255 and red[12:].max() == 0

@@ -94,3 +94,17 @@ def test_metrics_of_classes_are_those_of_scikit_learn() -> None:
     constant = np.asarray(ClassLogLoss().constant(true))
     assert constant == pytest.approx(np.bincount(true) / 60)
     assert ClassLogLoss().values(chance, np.full(60, 9)).min() > 20  # a class that was never seen
+
+
+@pytest.mark.parametrize("metric", [ClassLogLoss(), Accuracy()])
+def test_one_chance_a_sample_is_that_of_the_second_of_two_classes(metric: Metric) -> None:
+    chance, label = np.array([0.9, 0.2, 0.3, 0.6]), [1, 0, 1, 0]
+    expected = metric.values(np.stack([1 - chance, chance], axis=1), label)
+    assert expected.tolist() == pytest.approx(
+        LogLoss().values(chance, label).tolist() if isinstance(metric, ClassLogLoss) else [1, 1, 0, 0]
+    )
+    assert metric.values(chance, label).tolist() == expected.tolist()
+    assert metric.values(chance[:, None], label).tolist() == expected.tolist()
+    assert len(metric.values([], [])) == 0
+    constant = np.tile(metric.constant([0, 0, 0]), (3, 1))  # where all labels are of the first class
+    assert metric.values(constant, [0, 0, 0]).mean() == (0 if isinstance(metric, ClassLogLoss) else 1)

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -105,12 +106,12 @@ TABLE = Table(
         "account": Id(),
         "size": Float(),
         "note": Text(nullable=True),
-        "vector": Float(size=2, nullable=True),
+        "vector": Float(size=2),
         "new": Bool(nullable=True),
         "image": Bytes(nullable=True),
     },
 )
-ROW = {"at": "2025-03-31T00:30:00", "account": "a1", "size": 2.5}
+ROW = {"at": "2025-03-31T00:30:00", "account": "a1", "size": 2.5, "vector": [0.0, 0.5]}
 
 
 def test_a_row_may_leave_out_what_may_be_null() -> None:
@@ -208,3 +209,25 @@ def test_only_a_workload_with_a_prediction_serves_rows() -> None:
     assert serves_rows(Payments())
     assert not serves_rows(TableWorkload())
     assert not serves_rows(object())
+
+
+def test_rows_are_sent_in_the_types_that_json_has() -> None:
+    rows = pa.table(
+        {
+            "day": [date(2025, 1, 1)],
+            "clock": [time(9, 30)],
+            "price": [Decimal("1.50")],
+            "code": [Decimal("12345678901234567890")],
+            "listed": [[Decimal("2.5"), None]],
+        }
+    )
+    (row,) = as_records(rows)
+    assert json.loads(json.dumps(row)) == {
+        "day": "2025-01-01",
+        "clock": "09:30:00",
+        "price": 1.5,
+        "code": 12345678901234567890,
+        "listed": [2.5, None],
+    }
+    with pytest.raises(DataError, match="took has a timedelta, which no row that a client sends can have"):
+        as_records(pa.table({"took": [timedelta(hours=1)]}))

@@ -4,7 +4,9 @@ Images are bytes as a camera or a phone writes them (JPEG, PNG and what else Pil
 those of a partition once; training then reads pixels.
 """
 
+import contextlib
 import io
+import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,8 @@ from daybreak.contract.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-GREY = ("1", "L", "LA", "I", "F", "I;16")  # modes of Pillow
+GREY = ("1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L")  # modes of Pillow
+AS_INTEGERS = ("PNG", "PPM")  # formats whose 16 bits a sample Pillow may read as mode I
 MOST_SIZE = 64  # pixels of a side that `init` proposes
 MOST_PIXELS = 1 << 26  # of an image: a small file may claim more than memory holds
 
@@ -45,7 +48,8 @@ def sizes(images: "pa.ChunkedArray") -> list[tuple[int, int, bool]]:
 def pixels(images: "pa.ChunkedArray", *, size: int, color: bool = True) -> NDArray[np.uint8]:
     """Returns the pixels of images, uint8 [b, channels, size, size]: three channels, or one without color.
 
-    Images of another size are scaled; null ones are black. Raises DataError for one that does not decode.
+    Images of another size are scaled, upright as their EXIF orientation says; null ones are black. Of 16 bits
+    the higher 8 are kept. Raises DataError for one that does not decode.
     """
     out = np.zeros((len(images), 3 if color else 1, size, size), dtype=np.uint8)
     for place, value in enumerate(images.to_pylist()):
@@ -58,7 +62,7 @@ def pixels(images: "pa.ChunkedArray", *, size: int, color: bool = True) -> NDArr
                 f"`python: daybreak:decodes` to the suite, which sends its row to "
                 f"quarantine"
             )
-        image = image.convert("RGB" if color else "L")
+        image = _of_8_bits(image).convert("RGB" if color else "L")
         image = image if image.size == (size, size) else image.resize((size, size))
         out[place] = np.asarray(image, dtype=np.uint8).reshape(size, size, -1).transpose(2, 0, 1)
     return out
@@ -66,7 +70,7 @@ def pixels(images: "pa.ChunkedArray", *, size: int, color: bool = True) -> NDArr
 
 def _decoded(value: bytes) -> Any:
     """Returns the image in some bytes, read to its end; None where they are none."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         image = Image.open(io.BytesIO(value))
@@ -75,6 +79,17 @@ def _decoded(value: bytes) -> Any:
         image.load()
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None  # Pillow has these for files that are cut off or made up
+    with contextlib.suppress(OSError, ValueError, SyntaxError, TypeError, KeyError, struct.error):
+        ImageOps.exif_transpose(image, in_place=True)  # broken EXIF leaves the image as it is
+    return image
+
+
+def _of_8_bits(image: Any) -> Any:
+    """Returns an image of 16 bits a sample as one of 8, which Pillow's `convert` would make white."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in AS_INTEGERS):
+        return Image.fromarray(np.round(np.asarray(image) / 257).clip(0, 255).astype(np.uint8))
     return image
 
 

@@ -155,7 +155,10 @@ class ClassLogLoss(Metric):
     of_chances: ClassVar[bool] = True
 
     def values(self, prediction: ArrayLike, label: ArrayLike) -> Floats:
-        """Returns the loss of each sample, in nats; predictions are of shape [n, classes]."""
+        """Returns the loss of each sample, in nats.
+
+        Predictions are of shape [n, classes], or for two classes [n]: the chance of 1.
+        """
         chance, place = _chances(prediction), np.asarray(label).reshape(-1).astype(int)
         known = (place >= 0) & (place < chance.shape[1])  # a class that no training has seen has no chance
         given = np.where(known, chance[np.arange(len(chance)), np.where(known, place, 0)], 0.0)
@@ -173,7 +176,10 @@ class Accuracy(Metric):
     higher_is_better: ClassVar[bool] = True
 
     def values(self, prediction: ArrayLike, label: ArrayLike) -> Floats:
-        """Returns 1 where it is right, else 0; predictions are of shape [n, classes]."""
+        """Returns 1 where it is right, else 0.
+
+        Predictions are of shape [n, classes], or for two classes [n]: the chance of 1.
+        """
         return _floats(_chances(prediction).argmax(axis=1) == np.asarray(label).reshape(-1))
 
     def constant(self, label: ArrayLike) -> ArrayLike | None:
@@ -266,13 +272,15 @@ class Perplexity(Metric):
 
 
 def _chances(prediction: ArrayLike) -> Floats:
+    """Returns the chance of each class, shape [n, classes]; one number a sample is the chance of 1 of two."""
     chance = _floats(prediction)
-    return chance.reshape(len(chance), -1)
+    chance = chance.reshape(len(chance), int(np.prod(chance.shape[1:])))
+    return np.concatenate([1 - chance, chance], axis=1) if chance.shape[1] == 1 else chance
 
 
 def _shares(label: ArrayLike) -> Floats | None:
     places = np.asarray(label).reshape(-1).astype(int)
-    return _floats(np.bincount(places) / len(places)) if len(places) else None
+    return _floats(np.bincount(places, minlength=2) / len(places)) if len(places) else None
 
 
 def _ratio(over: Floats, under: Floats) -> Floats:

@@ -10,6 +10,8 @@ import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from datetime import time as clock
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -177,14 +179,30 @@ def conformed(rows: Any, table: Table) -> "pa.Table":
 
 
 def as_records(rows: "pa.Table") -> list[dict[str, Any]]:
-    """Returns rows as a client would send them: in JSON's types, times as ISO text, bytes in base64."""
-    return [{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()]
+    """Returns rows as a client would send them: in JSON's types, times as ISO text, bytes in base64.
+
+    Raises DataError for a value that JSON has no type for, such as a length of time.
+    """
+    return [{name: _plain(value, name) for name, value in row.items()} for row in rows.to_pylist()]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, name: str) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, date | clock):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, list):
+        return [_plain(each, name) for each in value]
+    if isinstance(value, dict):
+        return {key: _plain(each, name) for key, each in value.items()}
+    if value is not None and not isinstance(value, str | int | float):
+        raise DataError(
+            f"{name} has a {type(value).__name__}, which no row that a client sends can have; give it as a "
+            f"number or as text"
+        )
+    return value
 
 
 def _wanted(table: Table) -> Iterator[str]:

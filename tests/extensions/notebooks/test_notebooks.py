@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import daybreak
+from daybreak.contract.errors import DataError
 from daybreak.contract.record_parts import Slice
 from daybreak.contract.record_types import Evaluation
-from daybreak.extensions.notebooks import opened
+from daybreak.extensions.notebooks import opened, versions
 from tests.architecture import ROOT
 from tests.conftest import make_repository
 from tests.extensions.router.test_answers import TODAY, USE, expected, home_of_rows  # noqa: F401  the fixture
@@ -142,3 +144,17 @@ def test_the_weights_of_a_version_load_into_a_model_of_one_s_own(payments: Any) 
     assert not payments.version(1).load(PastPayments()).training
     with pytest.raises(daybreak.ReleaseError, match="2020-01-01 is not a version"):
         payments.version("2020-01-01")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pd.DataFrame({"d": ["a", 1]}),
+        pd.DataFrame([[1, 2]], columns=["a", "a"]),
+        pd.DataFrame({"d": [object()]}),
+        pd.DataFrame({"d": [pd.Timedelta("1h")]}),
+    ],
+)
+def test_a_frame_that_no_client_could_send_is_refused_in_a_sentence(rows: pd.DataFrame) -> None:
+    with pytest.raises(DataError):
+        versions._records(rows)

@@ -97,11 +97,18 @@ class OpenVersion:
 
 
 def _records(rows: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Returns rows as a client of a router would send them; DataError where there are none."""
+    """Returns rows as a client of a router would send them; DataError where there are none, or no such."""
     import pyarrow as pa
 
     from daybreak.workloads.served_rows import as_records
 
     if not len(rows):
         raise DataError("there are no rows to predict; give at least one")
-    return as_records(pa.Table.from_pandas(rows, preserve_index=False))
+    try:
+        table = pa.Table.from_pandas(rows, preserve_index=False)
+    except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's among them
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"these rows cannot be sent: {reason}; give each column its own name and values of one type"
+        ) from None
+    return as_records(table)
