@@ -16,18 +16,20 @@ from optuna.study import get_all_study_names
 
 from daybreak import runner
 from daybreak.contract import params, records
-from daybreak.contract.errors import ParamsError
+from daybreak.contract.errors import NothingToDo, ParamsError
 from daybreak.contract.record_types import Dataset, Night
 from daybreak.extensions.search import commands, proposal
 from daybreak.extensions.search.leftover import search_leftover
 from daybreak.extensions.search.searcher import Searcher
 from daybreak.extensions.search.winner import Winner
+from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.workloads.metrics import AUC, Calibration, LogLoss
 from tests.clones import ROOT
 from tests.conftest import PARAMS
 from tests.extensions.search.line import NUM, Line
 from tests.planning.jobs import night
+from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
 pytestmark = pytest.mark.slow
 SEARCH = "search: {space: {train.rate: [0.000001, 0.05]}, nights: 2, tries: 20}\n"
@@ -225,6 +227,10 @@ def test_a_night_that_ended_in_time_searches_in_a_process_of_its_own_one_at_a_ti
         ("{train.rate: log(1, 2)}", "YAML ends a range within braces at its comma; quote it, as 'log"),
         ("{train.rate: [0.1]}", "train.rate lists 1 value; list two at least, or a range"),
         (
+            "{train.batch_size: 'log(31.5, 512)'}",
+            r"train.batch_size is a whole number, and .* gives others; write int\(32, 512\), or list values",
+        ),
+        (
             "{train.rate: 'lg(1, 2)'}",
             r"train.rate: 'lg\(1, 2\)' is not a range; write one as log\(1e-4, 1e-2\)",
         ),
@@ -239,3 +245,18 @@ def test_settings_that_cannot_be_searched_are_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(ParamsError, match=said):
         params.override(home.folder, [f"search.space={space}"])
+
+
+def test_after_a_rollback_the_newest_night_is_searched_and_not_the_one_that_serves_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(tmp_path, monkeypatch)
+    close(3, after=close(1, after="", release=release_of(1)), release=release_of(3))
+    rolling_back(to=1).commit()
+    home = Home.here()
+    of_rollback, newest, oldest = (entry.night for entry in ledger.history(home))
+    assert of_rollback == oldest
+    for each in (newest, oldest):
+        records.write(each, home.nights / each.id / records.RUN)
+    with pytest.raises(NothingToDo, match=f"the time of night {newest.id} is over"):
+        commands.search(home)

@@ -84,3 +84,10 @@ def test_more_days_are_advised_only_where_they_have_other_units() -> None:
     others = alike | {DAYS[0]: rows(DAYS[0], units=9)}
     (said,) = night_preview.held_out(others, BY_UNIT, min_samples=30)[1]
     assert said.endswith("(--unit of init), hold out more days (prepare.test_days), or lower it")
+
+
+def test_before_any_label_is_known_no_night_could_decide() -> None:
+    table = Table(time="at", columns={"at": Time(), "y": Int(nullable=True)}, label=Label("y"))
+    text, doubts = night_preview.held_out({}, table, min_samples=30)
+    assert text == "no day whose labels are known"
+    assert doubts[0].startswith("no night could decide, as the labels of no day up to this one are known yet")

@@ -25,7 +25,8 @@ def search(home: Home, *, night: str = "", hours: float = 0.0, forget: bool = Fa
         with locked(home):
             proposal.forget(home)
         return 0
-    entry = next((each for each in ledger.history(home) if each.night.id == night or not night), None)
+    nights = (each for each in ledger.history(home) if not each.rollback)  # one names an old night
+    entry = next((each for each in nights if each.night.id == night or not night), None)
     if entry is None or not records.path_of(Night, home.nights / entry.night.id / records.RUN).exists():
         raise NothingToDo("there is no night whose samples are here; run one: daybreak night")
     until = time.time() + hours * HOUR_S if hours else entry.night.decide_until.timestamp()

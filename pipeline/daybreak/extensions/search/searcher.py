@@ -68,6 +68,7 @@ class Searcher:
         dataset = records.read(Dataset, home.records)
         num, num_scored = dataset.num_samples, max(1, num_newest(dataset, self._settings.validation))
         self._end = num - num_scored  # of the samples that are trained on
+        self._num_failed = 0
         self._seen = [self._todays()]  # settings that need no run tonight, or had one
         self._scored = np.linspace(self._end, num - 1, min(num_scored, MOST_SCORED)).astype(np.int64)
 
@@ -84,10 +85,11 @@ class Searcher:
         except _OutOfTime:
             pass
         log.info(
-            "tried %s in %s on the samples of night %s",
-            counted(len(self._seen) - 1, "setting"),
+            "tried %s in %s on the samples of night %s%s",
+            counted(len(self._seen) - 1 - self._num_failed, "setting"),
             duration(time.monotonic() - began),
             self._night.id,
+            f"; {counted(self._num_failed, 'other')} failed, as said above" if self._num_failed else "",
         )
         found = winner(self._tries(), nights=self._settings.nights)
         if found:
@@ -150,6 +152,7 @@ class Searcher:
         except _OutOfTime:
             raise
         except Exception as error:  # noqa: BLE001 whatever the team's class raises for these settings
+            self._num_failed += 1
             log.warning("%s: %s", ", ".join(proposal.assignments(trial.params)), sentence(error))
         finally:
             self.study.tell(trial, gain, state=state)

@@ -1,14 +1,16 @@
 """What the search reads of params.yaml: its section `search`."""
 
+import math
 import re
 from typing import Any
 
 from pydantic import Field, field_validator
 
-from daybreak.contract.sections import Section
+from daybreak.contract.sections import Section, TrainParams
 from daybreak.extensions.search.space import bounds
 
 OF_TRAIN = ("epochs", "batch_size", "rate", "warmup", "decay")
+WHOLE = [f"train.{name}" for name in OF_TRAIN if TrainParams.model_fields[name].annotation is int]
 SCALAR = (str, int, float, bool, type(None))  # what Optuna tells apart
 KEY = re.compile(rf"train\.({'|'.join(OF_TRAIN)})|workload\.(?!use$)\w+")
 
@@ -43,7 +45,12 @@ class SearchParams(Section):
                     f"{key} is not searched; name train.{', train.'.join(OF_TRAIN)} or workload.ARGUMENT"
                 )
             if isinstance(given, str):
-                bounds(key, given)
+                kind, low, high = bounds(key, given)
+                if key in WHOLE and kind != "int":
+                    raise ValueError(
+                        f"{key} is a whole number, and {given} gives others; write "
+                        f"int({math.ceil(low)}, {math.floor(high)}), or list values"
+                    )
             elif others := [value for value in given if not isinstance(value, SCALAR)]:
                 raise ValueError(
                     f"{key} lists {others[0]!r}; have the class take a word for it, and list words"

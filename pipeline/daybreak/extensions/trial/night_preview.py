@@ -64,6 +64,11 @@ def drift_of(
 
 def held_out(parts: Mapping[date, pa.Table], table: Table, *, min_samples: int) -> tuple[str, list[str]]:
     """Returns what the held-out days have to judge by, and why the gate could not decide by it."""
+    if not parts:
+        return "no day whose labels are known", [
+            "no night could decide, as the labels of no day up to this one are known yet; wait until they "
+            "are, or name a later day"
+        ]
     rows = pa.concat_tables(parts.values())
     label = table.label
     known = rows.filter(pc.is_valid(rows[label.column])) if label else rows
