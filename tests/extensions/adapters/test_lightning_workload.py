@@ -291,3 +291,17 @@ def test_validation_scores_by_the_loss_of_a_pass() -> None:
     loss = binary_cross_entropy_with_logits(model.layers(numbers)[:, 0], late_ones.float())
     assert scores.shape == (SIZE,)
     torch.testing.assert_close(scores.mean(), -loss)
+
+
+def test_each_update_has_its_own_factor_however_its_share_is_rounded() -> None:
+    class Falling(Module):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), RATE)
+            return [optimizer], [
+                {"scheduler": lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + n)), "interval": "step"}
+            ]
+
+    workload = late(Falling)()
+    model = workload.model()
+    factors = [workload.schedule(n / 100, model, 100, 1.0) for n in range(100)]
+    assert factors == pytest.approx([1 / (1 + n) for n in range(100)])

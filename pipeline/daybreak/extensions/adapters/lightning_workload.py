@@ -213,7 +213,7 @@ class LightningWorkload(MeanLossWorkload):
         if (num_updates, num_epochs) not in kept:
             kept[num_updates, num_epochs] = self._simulated(model, num_updates, num_epochs)
         factors = kept[num_updates, num_epochs]
-        return factors[min(int(done * num_updates), len(factors) - 1)]
+        return factors[min(int(done * num_updates + 1e-9), len(factors) - 1)]
 
     def know_run(self, *, num_updates: int, num_epochs: float) -> None:
         """Takes the length of the run, which a module may read in `training_step`."""

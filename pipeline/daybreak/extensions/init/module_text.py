@@ -234,7 +234,7 @@ from torch import Tensor, nn
         return {**super().fit(rows), "scale": np.array(scale)}
 
     def model(self, state: State) -> nn.Module:
-        return Scaled(state)
+        return _Scaled(state)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return ((model(batch) - batch["LABEL"]) / model.scale[1]).square()
@@ -243,7 +243,7 @@ from torch import Tensor, nn
         return {"prediction": model(batch)}
 
 
-class Scaled(nn.Module):
+class _Scaled(nn.Module):
     """The default network, whose output is in the unit of the label."""
 
     def __init__(self, state: State) -> None:
