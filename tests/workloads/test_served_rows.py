@@ -199,7 +199,7 @@ def test_what_is_not_a_row_is_refused_in_one_sentence(rows: Any, words: list[str
     assert "\n" not in str(refusal.value)
     if rows:
         wanted = (
-            "at (time), account (id), size (float), note (text or null), vector (numbers or null), "
+            "at (time), account (id), size (float), note (text or null), vector (numbers), "
             "new (bool or null), image (bytes or null)"
         )
         assert str(refusal.value).endswith(f"; send {wanted}")
