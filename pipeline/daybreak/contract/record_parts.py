@@ -310,6 +310,7 @@ class JobForecast(Record):
     chance: float | None = None  # of being done in time
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
+    longest_s: float | None = None  # within which it is done, with the chance that plan.confidence asks for
 
     def lasting(self, expected_s: float) -> "JobForecast":
         """Returns the forecast of a job like it that takes so long, at the same price and pace."""
@@ -319,6 +320,7 @@ class JobForecast(Record):
             expected_s=expected_s,
             interval=(self.interval[0] * share, self.interval[1] * share),
             expected_usd=self.expected_usd * share,
+            longest_s=None if self.longest_s is None else self.longest_s * share,
         )
 
 

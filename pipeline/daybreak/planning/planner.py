@@ -270,6 +270,7 @@ def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Pla
             chance=best.chance(limits.deadline_s),
             widened=estimate.widened,
             portions=portions(best),
+            longest_s=best.time_s(limits.confidence),
         ),
         after=tuple(
             Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
