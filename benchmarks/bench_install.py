@@ -18,6 +18,8 @@ from benchmarks import frame
 
 PROJECT = tomllib.loads((frame.ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("dev", "docs")]
+# Where the index of torch is out of reach, TORCH names a wheel without CUDA.
+TORCH = [os.environ["TORCH"]] if "TORCH" in os.environ else ["--torch-backend=cpu", "torch==2.13.0"]
 SHOWN = ["serve"] if frame.QUICK else EXTRAS
 
 
@@ -34,7 +36,7 @@ def installed(wheel: Path, extra: str, folder: Path) -> tuple[int, float]:
     """Packages and megabytes of an environment with the wheel and an extra, "" for none."""
     uv("venv", "--quiet", "--python", sys.executable, str(folder))
     python = ["--python", str(folder / "bin" / "python")]
-    uv("pip", "install", "--quiet", *python, "--torch-backend=cpu", "torch==2.13.0")
+    uv("pip", "install", "--quiet", *python, *TORCH)
     uv("pip", "install", "--quiet", *python, f"{wheel}[{extra}]" if extra else str(wheel))
     names = {one["name"] for one in json.loads(uv("pip", "list", "--format=json", *python))}
     (packages,) = folder.glob("lib/*/site-packages")
@@ -58,8 +60,8 @@ def main() -> None:
         figures["packages of the core"], figures["the core MB"] = base
         for extra in SHOWN:
             num, megabytes = installed(wheel, extra, folder / extra)
-            figures[f"packages that [{extra}] adds"] = float(num - base[0])
-            figures[f"what [{extra}] adds MB"] = megabytes - base[1]
+            figures[f"packages that {extra} adds"] = float(num - base[0])
+            figures[f"what {extra} adds MB"] = megabytes - base[1]
     frame.finish("install", figures, {})
 
 
