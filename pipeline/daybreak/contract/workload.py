@@ -366,7 +366,7 @@ def read_state(folder: Path) -> State:
     import numpy as np
 
     paths = sorted((folder / STATE).glob("*.npy"))
-    return {_ESCAPED.sub(_character, path.stem): np.load(path, allow_pickle=False) for path in paths}
+    return {_name(path.stem): np.load(path, allow_pickle=False) for path in paths}
 
 
 def write_state(folder: Path, state: State) -> None:
@@ -375,11 +375,27 @@ def write_state(folder: Path, state: State) -> None:
 
     (folder / STATE).mkdir()
     for name, array in state.items():
-        np.save(folder / STATE / f"{_UNSAFE.sub(_escape, name)}.npy", array, allow_pickle=False)
+        np.save(folder / STATE / f"{_stem(name)}.npy", array, allow_pickle=False)
 
 
 # Characters with a meaning in paths or MLflow's URIs, as in a column named Country/Region.
 _UNSAFE, _ESCAPED = re.compile(r"[/\\%#?=]"), re.compile("=([0-9A-F]{2})")
+_BEYOND_ASCII = "xn--"  # as in names of hosts, what follows is Punycode (RFC 3492)
+
+
+def _stem(name: str) -> str:
+    """Returns the name of an array as that of a file, in ASCII, as MLflow's server sends no others."""
+    if not name.isascii() or name.startswith(_BEYOND_ASCII):
+        name = _BEYOND_ASCII + name.encode("punycode").decode()
+    return _UNSAFE.sub(_escape, name)
+
+
+def _name(stem: str) -> str:
+    """Returns the name of the array in a file; inverse of `_stem`."""
+    name = _ESCAPED.sub(_character, stem)
+    if name.startswith(_BEYOND_ASCII):
+        name = name.removeprefix(_BEYOND_ASCII).encode().decode("punycode")
+    return name
 
 
 def _escape(match: re.Match[str]) -> str:
