@@ -115,3 +115,15 @@ def test_a_job_that_does_not_listen_is_killed(tmp_path, monkeypatch):
     wait((tmp_path / "deaf").exists)
     Local().cancel(handle)
     assert over(handle)
+
+
+def test_a_job_that_has_succeeded_is_not_run_again_but_another_in_its_folder_is(tmp_path):
+    once = job(tmp_path, "exit 0")
+    handle = Local().submit(once)
+    wait(lambda: over(handle))
+    token = (tmp_path / "job/attempt").read_text()
+    assert Local().submit(once) == handle
+    assert (tmp_path / "job/attempt").read_text() == token
+    wait(lambda: over(Local().submit(replace(once, name="again"))))
+    assert (tmp_path / "job/attempt").read_text() != token
+    assert Local().state(handle) == "succeeded"

@@ -17,9 +17,9 @@ from daybreak.contract.backend import JobState
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.record_parts import JobForecast, Placement, Rental
 from daybreak.contract.record_types import Plan
-from daybreak.jobs import launcher, reconciler
+from daybreak.jobs import launcher, observed_job, reconciler
 from daybreak.jobs.collector import MODEL
-from daybreak.jobs.cost_tracker import JOBS
+from daybreak.jobs.cost_tracker import JOBS, spent_usd
 from daybreak.jobs.heartbeats import QUIET_UPDATES
 from daybreak.jobs.observed_job import PATIENCE_S
 from daybreak.jobs.submissions import JobAttempts
@@ -371,3 +371,74 @@ def test_machines_that_are_waited_for_again_are_left_after_as_long_as_at_first()
     assert [job.rental.machine for job in backend.jobs] == ["g2-standard-8", "a2-highgpu-1g"]
     first = JobAttempts(job_folder()).all[0]
     assert first.placement.rental in JobAttempts(job_folder()).refused(since=0)
+
+
+def rented_plan(**changes: object) -> Plan:
+    rental = Rental(machine="g2-standard-8", region="us-central1")
+    return replace(nights.plan(**changes), rental=rental, usd_per_hour=10.0)
+
+
+def ended_after(backend: ScriptedBackend, *, hours: float) -> float:
+    """The dollars of all jobs, ended by a person so many hours after the night has begun."""
+    at = NIGHT.started_at.timestamp() + 3600 * hours
+    launcher.end_jobs(Home(Path.cwd()), backend, clock=lambda: at)
+    return spent_usd(JOBS, night=NIGHT.id)
+
+
+@pytest.mark.parametrize(("state", "usd"), [("queued", 0.0), ("refused", 0.0), ("running", 20.0)])
+def test_a_job_that_is_ended_pays_for_the_machines_that_it_held(state, usd):
+    backend = ScriptedBackend(state)
+    with pytest.raises(NotYet):
+        call(backend, plan=rented_plan())
+    assert ended_after(backend, hours=2) == pytest.approx(usd)
+
+
+def test_a_job_that_is_ended_is_paid_by_the_bill_where_there_is_one():
+    class Billing(ScriptedBackend):
+        def usd(self, folder: Path) -> float | None:
+            return 7.5
+
+    backend = Billing("running")
+    with pytest.raises(NotYet):
+        call(backend, plan=rented_plan())
+    assert ended_after(backend, hours=2) == 7.5
+
+
+def test_a_job_that_may_not_have_been_made_yet_keeps_no_other_alive():
+    class Away(ScriptedBackend):
+        def submit(self, job):
+            raise NotYet("the service does not answer")
+
+    backend = Away("running")
+    first = observed_job.first(rented_plan(), train_until=NIGHT.train_until, confidence=0.9)
+    for name in "abc":
+        attempts = JobAttempts(JOBS / name)
+        attempts.ask(0.0, job=name, placement=first)
+        if name != "b":
+            attempts.change(handle=name)
+    with pytest.raises(NotYet, match=r"^job b may still run: the service does not answer$"):
+        launcher.end_jobs(Home(Path.cwd()), backend)
+    assert sorted(backend.cancelled) == ["a", "c"]
+
+
+def test_a_job_whose_result_is_not_whole_is_run_again_from_its_last_checkpoint():
+    """Backends run no job again that has succeeded, so it has another name."""
+    backend = ScriptedBackend("running")
+    with pytest.raises(NotYet):
+        call(backend)
+    finish(job_folder())
+    (job_folder() / "model/model.safetensors").write_bytes(b"torn")
+    backend.script = ["succeeded"]
+    with pytest.raises(JobError, match="run train again, it goes on from the last checkpoint"):
+        call(backend, at_s=60)
+    backend.script = ["running"]
+    for at_s in (70, 80):
+        with pytest.raises(NotYet):
+            call(backend, at_s=at_s)
+    first, again = (job.name for job in backend.jobs)
+    assert again == f"{first}-again-1"
+    lose_the_reply()  # of a submitter that was killed
+    with pytest.raises(NotYet):
+        call(backend, at_s=90)
+    launcher.end_jobs(Home(Path.cwd()), backend)
+    assert {job.name for job in backend.jobs} == {first, again}

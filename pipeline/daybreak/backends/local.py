@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from daybreak.backends import torchrun
 from daybreak.contract.backend import Backend, Job, JobState
@@ -36,6 +36,7 @@ from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 LOG = "log.txt"
+SETTINGS = "supervisor.json"  # of the newest start
 STOP_S = 30.0  # from SIGTERM to SIGKILL; torchrun ends its workers meanwhile
 
 
@@ -47,9 +48,10 @@ class Local(Backend):
         self._file, self._home = machines, home
 
     def submit(self, job: Job) -> str:
-        """Starts the job unless it runs or has succeeded; returns its folder below the home as the handle.
+        """Starts the job unless it runs, or one of its name has succeeded; returns its handle.
 
-        So a copy of the home looks at its own job, and never ends the original's.
+        That is its folder below the home: so a copy of the home looks at its own job, and never ends the
+        original's.
 
         Raises JobError for a job that is meant for another machine: its result here would be mistaken for one
         from there. Raises ParamsError in a pod that Airflow made for one task: no other sees its processes.
@@ -69,15 +71,15 @@ class Local(Backend):
         folder.mkdir(parents=True, exist_ok=True)
         handle = str(self._home.below(folder) if self._home else folder)
         with alone(folder / "asking"), (folder / "alive").open("ab") as alive:
-            if not _locked(alive) or _exit_status(folder) == 0:
+            if not _locked(alive) or (_exit_status(folder) == 0 and _settings(folder).get("job") == job.name):
                 return handle
             for name in ("pid", "exit"):
                 (folder / name).unlink(missing_ok=True)
             token = secrets.token_hex(8)
             replace_text(folder / "attempt", token)
             command = torchrun.command(job.module, job.arguments, num_workers=job.num_workers)
-            settings = {"command": command, "timeout_s": job.timeout_s}
-            replace_text(folder / "supervisor.json", json.dumps(settings))
+            settings = {"job": job.name, "command": command, "timeout_s": job.timeout_s}
+            replace_text(folder / SETTINGS, json.dumps(settings))
             threads = torchrun.threads(job.num_workers)
             environment = {**os.environ, **threads, **job.environment, "DAYBREAK_ATTEMPT": token}
             supervisor = [sys.executable, "-m", "daybreak.backends.local", str(folder), str(alive.fileno())]
@@ -166,12 +168,18 @@ def _exit_status(folder: Path) -> int | None:
         return None
 
 
+def _settings(folder: Path) -> dict[str, Any]:
+    """Returns which job the newest start belongs to, its command, and its time limit."""
+    settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
+    return settings
+
+
 def supervise(folder: Path, alive: int) -> None:
     """Runs the job's command, ends it after the time limit, and writes the exit status."""
     signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))  # torchrun gets it too
     replace_text(folder / "pid", str(os.getpid()))
-    settings = json.loads((folder / "supervisor.json").read_text())
+    settings = _settings(folder)
     process = subprocess.Popen(settings["command"], pass_fds=[alive])
     try:
         status = process.wait(settings["timeout_s"])

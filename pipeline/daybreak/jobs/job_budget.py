@@ -46,8 +46,7 @@ class JobBudget:
         last = self._attempts.last
         if not self._usd_per_s:
             return  # a machine that is not rented
-        waits = state == "queued" or (state == "refused" and last is not None and last.waits)
-        is_held = last is not None and last.live and not waits
+        is_held = last is not None and last.holds_machines(state)
         until = min(now, collector.ended_at(self._folder)) if collector.has_ended(self._folder) else now
         billed_usd = self._backend.usd(self._folder)
         self._cost.move(until, usd_per_s=self._usd_per_s if is_held else 0.0, billed_usd=billed_usd)

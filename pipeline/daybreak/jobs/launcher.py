@@ -366,10 +366,9 @@ def _attached(home: Home, backend: Backend, folder: Path, attempts: JobAttempts)
     """
     last = attempts.last
     assert last
-    planned = last.job == folder.name
-    job = job_of(home, folder, last.placement, planned=planned, num_workers=1, timeout_s=TICK_S)
+    job = job_of(home, folder, last.placement, planned=True, num_workers=1, timeout_s=TICK_S)
     try:
-        attempts.change(handle=backend.submit(job))
+        attempts.change(handle=backend.submit(replace(job, name=last.job)))
     except JobError as error:
         log.warning("job %s was submitted, and whether it exists is not known: %s", last.job, error)
         return None
@@ -381,40 +380,47 @@ def end_jobs(
 ) -> list[str]:
     """Ends the jobs of the night in this folder, except the job named `but`; checkpoints are kept.
 
-    Returns the names of jobs that were cancelled and have not ended yet. Raises JobError, after trying all,
-    if some could not be ended.
+    Returns the names of jobs that were cancelled and have not ended yet. Raises, after trying all, JobError
+    if some could not be ended, else NotYet if a place does not yet say whether it has a job.
     """
-    alive, left = [], []
+    alive, left, unknown = [], [], []
     for path in JOBS.glob(f"*/{submissions.FILE}"):
         folder, attempts = path.parent, JobAttempts(path.parent)
         last = attempts.last
         if folder.name == but or last is None or not last.live:
             continue
-        if not last.handle:
-            last = _attached(home, backend, folder, attempts)
-        if last is None:
-            continue
         why = "plan or params were changed" if but else "interrupted"
         try:
-            state = _cancelled(backend, last.handle, name=folder.name, why=why)
+            if not last.handle:
+                last = _attached(home, backend, folder, attempts)
+            if last and _cancelled(backend, folder, attempts, why=why, clock=clock) in LIVE:
+                alive.append(folder.name)
         except PipelineError as error:
             left.append(f"job {folder.name} may still run: {error}")
-            continue
-        CostTracker(folder).move(clock(), usd_per_s=usd_per_hour(last.placement) / HOUR_S)
-        if state in LIVE:
-            alive.append(folder.name)
-            continue
-        if not last.leaving:
-            attempts.change(leaving=True)
-        attempts.change(ended=state, ended_at=clock())
+        except NotYet as error:
+            unknown.append(f"job {folder.name} may still run: {error}")
     if left:
-        raise JobError("; ".join(left))
+        raise JobError("; ".join([*left, *unknown]))
+    if unknown:
+        raise NotYet("; ".join(unknown))
     return alive
 
 
-def _cancelled(backend: Backend, handle: str, *, name: str, why: str) -> JobState:
-    """Cancels a job that is alive, and returns its state."""
-    if backend.state(handle) in LIVE:
-        log.warning("ending job %s: %s", name, why)
-        backend.cancel(handle)
-    return backend.state(handle)
+def _cancelled(
+    backend: Backend, folder: Path, attempts: JobAttempts, *, why: str, clock: Callable[[], float]
+) -> JobState:
+    """Cancels the newest job if it is alive, records its cost and its end, and returns its state."""
+    last = attempts.last
+    assert last
+    before = state = backend.state(last.handle)
+    if before in LIVE:
+        log.warning("ending job %s: %s", folder.name, why)
+        backend.cancel(last.handle)
+        state = backend.state(last.handle)
+    usd_per_s = usd_per_hour(last.placement) / HOUR_S if last.holds_machines(before) else 0.0
+    CostTracker(folder).move(clock(), usd_per_s=usd_per_s, billed_usd=backend.usd(folder))
+    if state not in LIVE:
+        if not last.leaving:
+            attempts.change(leaving=True)
+        attempts.change(ended=state, ended_at=clock())
+    return state

@@ -5,6 +5,7 @@ hosts keep the same job; of several jobs with one name, the backend keeps one.
 """
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from daybreak.contract.backend import Backend, Job, LiveJob, label
@@ -12,6 +13,7 @@ from daybreak.contract.errors import PipelineError
 from daybreak.contract.record_parts import Placement, Rental
 from daybreak.contract.record_types import Plan
 from daybreak.jobs.backend_job import job_of
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
@@ -30,14 +32,20 @@ class PlacementJobs:
         backend: Backend,
         num_workers: int,
         until: float,
+        attempts: JobAttempts,
     ) -> None:
+        self._attempts = attempts
         self.placements = (first, *plan.fallbacks, *plan.cheaper)
         self._home, self._folder, self._backend = home, folder, backend
         self._num_workers, self._until = num_workers, until  # seconds since 1970, when a job is ended
 
     def job(self, placement: Placement, now: float = 0.0) -> Job:
-        """Returns the job on a placement, as it is submitted now; its name is the same at any time."""
-        return job_of(
+        """Returns the job on a placement, as it is submitted now; its name is the same at any time.
+
+        It gets another name only where a job of that name ended well, and its result is not whole: a backend
+        runs no such job again.
+        """
+        job = job_of(
             self._home,
             self._folder,
             placement,
@@ -45,6 +53,8 @@ class PlacementJobs:
             num_workers=self._workers_on(placement.rental),
             timeout_s=self._until - now,
         )
+        number = self._attempts.num_without_result
+        return replace(job, name=f"{job.name}-again-{number}") if number else job
 
     def names(self) -> list[str]:
         """Returns the names of the job on all placements."""

@@ -73,6 +73,7 @@ class Reconciler:
         self.clock, self.awake = clock, awake
         self.confidence, self.to_save, self.triggers = confidence, to_save, triggers
         self.deadline = recipe.train_until.timestamp()
+        self.attempts = JobAttempts(folder)
         self.jobs = PlacementJobs(
             plan,
             first=first,
@@ -81,8 +82,8 @@ class Reconciler:
             backend=backend,
             num_workers=num_workers,
             until=self.deadline + 2 * GRACE_S,
+            attempts=self.attempts,
         )
-        self.attempts = JobAttempts(folder)
         self.budget = JobBudget(
             folder,
             night=recipe.night,

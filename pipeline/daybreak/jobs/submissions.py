@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.contract import records
+from daybreak.contract.backend import JobState
 from daybreak.contract.record_parts import Placement, Rental, Taken
 from daybreak.storage.journal import Journal
 from daybreak.storage.request_journal import Request, RequestJournal
@@ -45,6 +46,11 @@ class JobAttempt(Request):
     def waits(self) -> bool:
         """Whether it waits for machines by the newest look, for the first time or again."""
         return not self.run_at or self.queued_at > self.again_at
+
+    def holds_machines(self, state: JobState | None) -> bool:
+        """Returns whether the job has held machines since the look before, if it is in this state now."""
+        in_vain = state == "refused" and self.waits
+        return self.live and state != "queued" and not in_vain
 
     @property
     def since(self) -> float:
@@ -82,6 +88,11 @@ class JobAttempts:
     def last(self) -> JobAttempt | None:
         """The newest attempt."""
         return self.all[-1] if self.all else None
+
+    @property
+    def num_without_result(self) -> int:
+        """The number of jobs that ended well, of which none left a result where another is asked for."""
+        return sum(each.ended == "succeeded" for each in self.all)
 
     @property
     def on_this_placement(self) -> Sequence[JobAttempt]:
