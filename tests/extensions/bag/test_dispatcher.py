@@ -1,5 +1,6 @@
 """Bags of real processes: machines are killed, the dispatcher too, and each seed is done once."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,16 +16,20 @@ import pytest
 
 from daybreak.backends.local import Local
 from daybreak.contract import records
+from daybreak.contract.backend import JobState
 from daybreak.contract.errors import JobError
 from daybreak.contract.record_parts import LOCAL, Rental
+from daybreak.extensions.bag import dispatcher as dispatcher_module
 from daybreak.extensions.bag.bag_estimates import Setup
 from daybreak.extensions.bag.dispatcher import BagOutcome, Dispatcher
 from daybreak.extensions.bag.folder import BAGS, Bag
 from daybreak.extensions.bag.state import BagState
 from daybreak.jobs.reaper import orphans, standings
 from daybreak.machines.catalog import AT_HAND
+from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
+from tests.fakes import ScriptedBackend
 
 SLEEP = "sleep 0.4; echo {seed} >> {folder}/result"
 
@@ -236,3 +241,55 @@ def test_a_rented_machine_is_billed_and_reaped_as_any_job(
     outcome = runner.run(show)
     assert outcome.usd == pytest.approx(outcome.machine_s * (MACHINE.price("spot") or 0) / 3600, rel=0.3)
     assert orphaned[:2] == [[], ["bag-b-0001"]]
+
+
+@pytest.mark.slow
+def test_machines_are_ended_though_the_disk_is_full(tmp_path: Path, monkeypatch, caplog) -> None:
+    """A disk that takes no new file and no line, from the moment that somebody stops the bag."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def stopped(state: BagState) -> None:
+        if len(state.live) == 2 and all(lease.handle for lease in state.live):
+            monkeypatch.setattr(records, "write", full)
+            monkeypatch.setattr(jsonl, "add", full)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher(tmp_path, bag(tmp_path, "sleep 600")).run(stopped)
+    leases = list((tmp_path / "leases").iterdir())
+    assert len(leases) == 2
+    assert "running" not in [Local().state(str(lease)) for lease in leases]
+    assert "cannot be recorded as closed" in caplog.text
+
+
+class Scarce(ScriptedBackend):
+    """A place that has machines again after so many requests for them."""
+
+    def __init__(self, *, after: int) -> None:
+        super().__init__("running")
+        self.after = after
+
+    def state(self, handle: str) -> JobState:
+        numbers = [number for number, job in enumerate(self.jobs) if job.folder == handle]
+        return "running" if numbers[-1] >= self.after else "refused"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [1000, 22])
+def test_a_place_without_machines_is_asked_for_one_less_and_less_often_until_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "REFUSED_S", 0.1)
+    asked = replace(
+        bag(tmp_path, "true", runs=100, needed=100), until=datetime.now(UTC) + timedelta(seconds=3)
+    )
+    backend = Scarce(after=after)
+    setup = Setup(backend=backend, machine=AT_HAND, num_machines=20, poll_s=0.01)
+    with pytest.raises(JobError, match="the time of bag b is over"):
+        Dispatcher(tmp_path, asked, setup).run(nothing)
+    if after == 1000:
+        assert 21 <= len(backend.jobs) <= 20 + 5  # 0.1, 0.3, 0.7, 1.5 s after the first 20
+    else:
+        assert len(backend.jobs) == 22 + 20  # the first 20, two refused, and then as many as are wanted

@@ -39,7 +39,8 @@ from daybreak.training import gpus, worker_errors
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 3600.0  # with a bucket that does not answer, while machines go on
-REFUSED_S = 30.0  # until machines are asked for again where there are none
+REFUSED_S = 30.0  # until one machine is asked for where there were none; doubled each time
+MOST_REFUSED_S = 600.0  # at most
 MOST_CANCELS = 16  # at once
 MOST_BROKEN = 3  # machines in a row whose worker fails
 
@@ -66,6 +67,8 @@ class Dispatcher:
     def __init__(self, folder: Path, bag: Bag, setup: Setup) -> None:
         self._folder, self._setup = opened(folder, bag), setup
         self._began_at, self._ask_at = time.time(), 0.0
+        self._pause_s = 0.0  # between requests for one machine, after a refusal and until one begins
+        self._begun: set[str] = set()  # leases
         self._estimates = BagEstimates(bag, setup)
         self._refusal = ""  # reason, if the backend will never take such a machine
 
@@ -106,9 +109,7 @@ class Dispatcher:
             self._folder.fetch()
             show(state)
             self._complain(state)
-            if time.time() >= self._ask_at:
-                for _ in range(state.num_wanted(num_machines=self._setup.num_machines)):
-                    self._ask()
+            self._ask_for(state.num_wanted(num_machines=self._setup.num_machines))
             time.sleep(self._setup.poll_s)
             self._folder.refreshed()
         show(state)
@@ -141,14 +142,30 @@ class Dispatcher:
         for lease in self._folder.refreshed().live:
             if not lease.handle:  # the process that asked was killed, or got no answer
                 self._submit(lease.name)
-            elif (ended := backend.state(lease.handle)) not in LIVE:
-                self._end(lease, ended)
+            elif (job := backend.state(lease.handle)) not in LIVE:
+                self._end(lease, job)
+            elif job == "running" and lease.name not in self._begun:
+                self._begun.add(lease.name)
+                self._pause_s = self._ask_at = 0.0
 
     def _end(self, lease: Lease, state: str) -> None:
         self._folder.add("end", lease=lease.name, state=state, time=time.time())
         if state == "refused":
-            self._ask_at = time.time() + REFUSED_S
+            self._pause_s = self._pause_s or REFUSED_S
+            self._ask_at = max(self._ask_at, time.time() + self._pause_s)
             self._refusal = worker_errors.final(self._folder.lease(lease.name))
+
+    def _ask_for(self, num_wanted: int) -> None:
+        """Asks for machines; for one, less and less often, while the place has none."""
+        now = time.time()
+        if not num_wanted or now < self._ask_at:
+            return
+        if self._pause_s:
+            num_wanted = 1
+            self._pause_s = min(2 * self._pause_s, MOST_REFUSED_S)
+            self._ask_at = now + self._pause_s
+        for _ in range(num_wanted):
+            self._ask()
 
     def _ask(self) -> None:
         """Asks for one more machine, by a name that no other home has in the same bucket."""
@@ -218,26 +235,38 @@ class Dispatcher:
             raise JobError(f"the time of bag {bag.name} is over, {done}; the same command goes on")
 
     def _close(self) -> None:
-        """Records that no machine is wanted any more, ends all, and fetches what they left.
+        """Ends all machines, records that none is wanted any more, and fetches what they left.
 
-        Raises JobError if some could not be ended, once it has tried all; the hourly `reap` ends those.
+        Raises JobError if some could not be ended, once it has tried all; the hourly `reap` ends those. The
+        machines come first: on a full disk nothing can be recorded.
         """
-        records.write(replace(self.bag, closed_at=datetime.now(UTC)), self._folder.path)
         live = self._folder.state.live
-        with ThreadPoolExecutor(MOST_CANCELS) as pool:  # each returns once its machine has ended
-            faults = list(pool.map(self._cancel, live))
+        try:
+            with ThreadPoolExecutor(MOST_CANCELS) as pool:  # each returns once its machine has ended
+                faults = list(pool.map(self._cancel, live))
+        finally:
+            self._record_end()
         for lease, fault in zip(live, faults, strict=True):
             if not fault:
-                self._end(lease, "cancelled")
+                try:
+                    self._end(lease, "cancelled")
+                except OSError as error:
+                    log.warning("machine %s has ended, which cannot be recorded: %s", lease.name, error)
         self._folder.fetch()
         if any(faults):
             raise JobError("; ".join(filter(None, faults)))
+
+    def _record_end(self) -> None:
+        try:
+            records.write(replace(self.bag, closed_at=datetime.now(UTC)), self._folder.path)
+        except OSError as error:
+            log.warning("bag %s cannot be recorded as closed: %s; free some space", self.bag.name, error)
 
     def _cancel(self, lease: Lease) -> str:
         """Cancels a machine; returns why it may still run, or ""."""
         try:
             if lease.handle:
                 self._setup.backend.cancel(lease.handle)
-        except PipelineError as error:
+        except (PipelineError, OSError) as error:
             return f"machine {lease.name} of bag {self.bag.name} may still run: {error}"
         return ""
