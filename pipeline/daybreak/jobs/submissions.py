@@ -109,9 +109,10 @@ class JobAttempts:
         refused: dict[Rental, float] = {}
         for attempt in self.all:
             in_vain = attempt.to is not None and attempt.waits
-            if attempt.live or not attempt.waits:
+            if attempt.run_at or attempt.live:
                 refused.pop(attempt.placement.rental, None)
-            elif (attempt.ended == "refused" or in_vain) and attempt.ended_at > since:
+            did_not_come = attempt.waits and (attempt.ended == "refused" or in_vain)
+            if did_not_come and not attempt.live and attempt.ended_at > since:
                 refused[attempt.placement.rental] = attempt.ended_at
         return refused
 
