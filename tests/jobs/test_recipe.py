@@ -162,13 +162,3 @@ def test_weights_of_names_that_moved_are_not_begun_from(champion, caplog, names,
     write_state(ARRAYS, {"values_kind": np.array(names), "edges": np.array(edges)})
     assert warm(replace(champion, model_digest=records.digest(launcher.CHAMPION))) == is_warm
     assert ("values_kind has other places; starting cold" in caplog.text) != is_warm
-
-
-def test_a_job_trains_on_the_samples_of_the_plan_in_its_main_and_its_last_phase():
-    given = nights.make_params()
-    given = given.model_copy(update={"train": given.train.model_copy(update={"validation": 0.1})})
-    plan = replace(nights.plan(num_samples=2970), num_last=270)
-    made = nights.recipe_of(NIGHT, nights.dataset(), plan, None, given)
-    assert (made.num_samples, made.validation.num_last, made.num_in_all) == (2700, 270, 2970)
-    assert made.rate.base_samples == 2700
-    assert made.identity != replace(made, validation=replace(made.validation, num_last=0)).identity

@@ -651,26 +651,6 @@ def test_fewer_steps_are_taken_only_where_they_are_allowed():
     assert 0 < made.num_samples < DATASET.num_samples
 
 
-def test_the_plan_reserves_the_last_phase_of_a_validated_run_unless_so_few_epochs_fit(caplog):
-    training = TrainParams(epochs=1, batch_size=256, validation=0.1)
-    made, without = planned(training=training), planned(training=TRAINING)
-    assert (made.num_samples, made.num_last) == (900_000 + 200_000, 200_000)
-    assert made.forecast.expected_s > without.forecast.expected_s
-    trees = planned(
-        training=TrainParams(validation=0.1, cold_every=1),
-        job=replace(profile(sample_bytes=1e3), is_estimator=True),
-    )
-    assert (trees.num_samples, trees.num_last) == (3 * 900_000, 0)
-    caplog.clear()
-    params = params_of(PlanParams(), training)
-    allowed = params.model_copy(update={"profile": ProfileParams(quality_remedies="allow")})
-    job = profile(step_s=1e-2)
-    short = plan(night(hours=0.7, budget_usd=0.0), DATASET, job, None, allowed, available=EVERYTHING)
-    assert 0 < short.num_samples < 400_000
-    assert short.num_last == 0
-    assert "a last phase of 200,000 samples, on the days of the validation too, is left out" in caplog.text
-
-
 def test_the_plan_takes_over_what_the_profile_kept():
     tuned = replace(profile(), tuning=Tuning(num_loaders=4, fused=True))
     made = planned(job=tuned)

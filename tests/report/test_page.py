@@ -227,34 +227,6 @@ def test_whatever_ended_training_is_told_with_its_validations(folder: Path, stop
     text = text_of(page(Home.here(), lay(replace(entry, training=ended), folder), []))
     assert f"Training ended {STOPPED[stopped_by]}" in text
     assert "2 validations on the newest training days: −0.500 after 500 samples, −0.250 after 1,000" in text
-    assert "The best of them is the model." in text
-
-
-def test_a_last_phase_on_the_days_of_the_validation_is_told_and_so_is_one_that_was_left_out(
-    folder: Path,
-) -> None:
-    entry = only(whole(), "plan", "training")
-    assert entry.plan
-    assert entry.training
-    epochs = [
-        Epoch(num_samples=800, whole=True, digest="1a"),
-        Epoch(num_samples=200, whole=True, digest="2b"),
-    ]
-
-    def told(num_last: int) -> str:
-        curve = ((500, -0.5), (1000, -0.25))
-        made = replace(
-            entry.training, validations=curve, num_last=num_last, epochs=tuple(epochs[: 2 if num_last else 1])
-        )
-        planned = replace(entry.plan, num_last=200)
-        return text_of(page(Home.here(), lay(replace(entry, plan=planned, training=made), folder), []))
-
-    assert (
-        "a last phase over the newest 200 samples, which also trained on those days, led to the model"
-        in told(200)
-    )
-    assert "1 whole epoch of 800, the 200 of the last phase; digests 1a, 2b" in told(200)
-    assert "There was no time for a whole last phase" in told(0)
 
 
 def test_a_learning_curve_says_where_more_samples_did_not_help(folder: Path) -> None:

@@ -219,7 +219,6 @@ class Plan(Record):
     num_samples: int  # to train on, all epochs together
     base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
     num_left_out: int = 0  # samples of missed nights, for which there was no time or money
-    num_last: int = 0  # of `num_samples`, in a last phase that also trains on the days of the validation
     checkpoint_every_s: float
     fallbacks: tuple[Placement, ...]
     cheaper: tuple[Placement, ...] = ()  # too slow for the whole job; taken where it is far ahead
@@ -257,7 +256,6 @@ class Training(Record):
     # Updates of worker 0 that were taken otherwise than planned, as memory was short, by how.
     short_of_memory: dict[str, int] = field(default_factory=dict)
     num_skipped: int = 0  # updates whose gradients overflowed in float16
-    num_last: int = 0  # of the samples, in a last phase, on the days of the validation too; 0: without
     losses: tuple[
         tuple[int, float], ...
     ] = ()  # samples trained on until then, and the mean loss since before

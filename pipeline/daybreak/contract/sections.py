@@ -415,8 +415,8 @@ class TrainParams(Section):
     """Share of the samples, at the end, after whose updates the weights are averaged, each counting alike."""
     validation: float = Field(0.0, ge=0, lt=0.5)
     """Share of the samples, the newest days before the held-out ones, by which training on all samples is
-    validated. The weights with the best score there are trained on them, too, in a last phase, a tenth of
-    the run (docs/train.md). 0: no validation."""
+    validated, and on which it does not train. The weights with the best score there are the model. 0: no
+    validation."""
     patience: int | None = Field(None, ge=1)
     """Validations in a row without a better score after which the rate falls to 0, over the share `decay`,
     and training ends; there are up to 20 in all. Trees, and `decay: 0`, end at once. Empty: it goes on."""

@@ -64,27 +64,22 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
     model = folder / "model"
     shutil.rmtree(model, ignore_errors=True)
     model.mkdir()
-    has_all_days = scalars.get("is_over_all", False)
-    names = (AVERAGE, NEWEST) if has_all_days else (BEST, AVERAGE, NEWEST)
-    parts = (path / f"{part}.safetensors" for part in names)
+    parts = (path / f"{part}.safetensors" for part in (BEST, AVERAGE, NEWEST))
     shutil.copy(next(part for part in parts if part.exists()), model / "model.safetensors")
     if recipe.carries_optimizer:
         shutil.copy(path / moments.TENSORS, model)
         (model / moments.TREE).write_text(json.dumps(scalars["optimizer"]))
-    audits = [scalars["main"]["audit"]] if "main" in scalars else []
-    audits += [scalars["sample_audit"]] if "sample_audit" in scalars else []
     result = Result(
-        model_digest=complete_model(model, recipe, seen=scalars["seen"], has_all_days=has_all_days),
+        model_digest=complete_model(model, recipe, seen=scalars["seen"]),
         num_samples=scalars["seen"],
         num_updates=scalars["num_updates"],
         stopped_by=by,
         warm=recipe.warm_start is not None,
         ended_at=datetime.fromtimestamp(now, UTC),
-        epochs=tuple(epoch for audit in audits for epoch in SampleAudit.load(audit).proven()),
+        epochs=SampleAudit.load(scalars["sample_audit"]).proven() if "sample_audit" in scalars else (),
         validations=finite(scalars.get("validations", ())),
         device=scalars.get("device", ""),
         num_skipped=scalars.get("num_skipped", 0),
-        num_last=recipe.validation.num_last if has_all_days else 0,
     )
     records.write(result, folder)
     return result
@@ -174,7 +169,6 @@ def collect(
         sync=result.sync,
         short_of_memory=result.short_of_memory,
         num_skipped=result.num_skipped,
-        num_last=result.num_last,
         losses=_losses(beats),
         attempts=tuple(_span(each, starts, until=result.ended_at) for each in attempts.all),
         restarted_at=tuple(datetime.fromisoformat(each["time"]) for each in starts[1:]),

@@ -183,7 +183,6 @@ def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
     return replace(
         plan,
         num_samples=num_samples,
-        num_last=0,
         batch_size=min(plan.batch_size, num_samples),
         micro_batch_size=min(plan.micro_batch_size, num_samples),
         forecast=plan.forecast.lasting(expected_s),
@@ -272,7 +271,7 @@ def recipe_of(
         else None,
         seed=train.seed,
         first_sample=tonight.first_sample,
-        num_samples=plan.num_samples - plan.num_last,
+        num_samples=plan.num_samples,
         batch_size=plan.batch_size,
         batch_by=train.batch_by,
         micro_batch_size=plan.micro_batch_size,
@@ -285,14 +284,11 @@ def recipe_of(
             schedule=train.schedule,
             scaling=train.scaling,
             base_batch_size=train.batch_size,
-            base_samples=(plan.base_samples or tonight.num_samples) - plan.num_last,
+            base_samples=plan.base_samples or tonight.num_samples,
         ),
         clipping=Clipping(norm=train.clip_norm or 0.0, value=train.clip_value or 0.0),
         validation=validation_of(
-            tonight.num_validated,
-            num_samples=plan.num_samples - plan.num_last,
-            patience=train.patience or 0,
-            num_last=plan.num_last,
+            tonight.num_validated, num_samples=plan.num_samples, patience=train.patience or 0
         ),
         averaging=Averaging(ema=train.ema or 0.0, last=train.average_last),
         carries_optimizer=train.carry_optimizer,

@@ -313,7 +313,7 @@ class Reconciler:
     def _collect(self, now: float) -> Training:
         result = records.read(Result, self.folder)
         if result.stopped_by in {"deadline", "budget"} and not self.attempts.has_taken("checkpoint"):
-            total = self.heartbeats.num_samples or self.recipe.num_in_all  # fewer where validation ended it
+            total = self.heartbeats.num_samples or self.recipe.num_samples  # fewer where validation ended it
             self._note_early_end(now, result.num_samples, total=total)
         self.budget.pay(now, None)  # the job costs nothing after its end
         usd = self.budget.spent_usd

@@ -64,13 +64,6 @@ def plan(
     if profile.is_estimator:
         expect_applicable(params)
     recipe = _course(night, dataset, champion, params)
-    if profile.is_estimator and recipe.num_last:
-        log.info(
-            "an estimator has no last phase, so that it is not trained on the newest %s samples, by which it "
-            "is validated; set train.validation to 0 to train on all",
-            f"{recipe.num_validated:,}",
-        )
-        recipe = recipe.without_last()
     problem = Problem(
         night=night,
         dataset=dataset,
@@ -281,7 +274,6 @@ def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Pla
         tuning=tuning,
         sync=estimate.sync,
         num_samples=best.num_samples,
-        num_last=_last(space.course, best.num_samples),
         checkpoint_every_s=problem.params.train.checkpoint_every_s or estimate.checkpoint_every_s,
         fallbacks=fallback.placements(fallbacks, job, night, limits, there),
         cheaper=fallback.placements(slower, job, night, limits, there),
@@ -292,19 +284,6 @@ def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Pla
             price=best.machine.price_source(best.rental.strategy),
         ),
     )
-
-
-def _last(tonight: Course, num_samples: int) -> int:
-    """Returns the samples of the last phase; none where it would be more than half of so many."""
-    if 2 * tonight.num_last <= num_samples:
-        return tonight.num_last
-    log.warning(
-        "a last phase of %s samples, on the days of the validation too, is left out, as there is time for %s "
-        "in all; allow more by night.train_hours, or set train.validation to 0",
-        f"{tonight.num_last:,}",
-        f"{num_samples:,}",
-    )
-    return 0
 
 
 def _successors(space: SearchSpace, weighed: _Search, best: Candidate) -> list[Candidate]:

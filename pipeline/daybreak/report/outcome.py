@@ -8,8 +8,8 @@ from typing import Literal
 
 from daybreak.contract import records
 from daybreak.contract.formats import clock, count, counted, effect, one_line, percent
-from daybreak.contract.record_parts import Live, MeasuredEffect, Segment
-from daybreak.contract.record_types import Training, Verdict
+from daybreak.contract.record_parts import Epoch, Live, MeasuredEffect, Segment
+from daybreak.contract.record_types import Verdict
 from daybreak.jobs.heartbeats import LOW_USE
 from daybreak.registry import approval
 from daybreak.storage.ledger import Entry
@@ -291,19 +291,12 @@ def waits(device_use: float | None) -> str:
     return f"waited for samples {percent(1 - device_use)} of the time"
 
 
-def proven(training: Training) -> str:
+def proven(epochs: Sequence[Epoch]) -> str:
     """Returns what the sample audit proves, in a sentence; "" where there was none."""
-    epochs, num_last = training.epochs, training.num_last
     if not epochs:
         return ""
-    number, left = len(epochs), num_last
-    while left > 0 and number:  # the last epochs are those of the last phase
-        number -= 1
-        left -= epochs[number].num_samples
-    main = epochs[:number]
-    whole = [epoch for epoch in main if epoch.whole]
-    parts = [f"{count(epoch.num_samples)} of another" for epoch in main if not epoch.whole]
-    parts += [f"the {count(num_last)} of the last phase"] if num_last else []
+    whole = [epoch for epoch in epochs if epoch.whole]
+    parts = [f"{count(epoch.num_samples)} of another" for epoch in epochs if not epoch.whole]
     if whole:
         plural = "s" if len(whole) > 1 else ""
         parts.insert(0, f"{count(len(whole))} whole epoch{plural} of {count(whole[0].num_samples)}")

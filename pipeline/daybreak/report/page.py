@@ -156,7 +156,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         stopped=evidence.STOPPED,
         waits=outcome.waits,
         learning=evidence.learning(entry.training) if entry.training else "",
-        proven=outcome.proven(entry.training) if entry.training else "",
+        proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,
         segment_effect=outcome.segment_effect,
         in_the_long_run=in_the_long_run(entry.verdict) if entry.verdict else (),

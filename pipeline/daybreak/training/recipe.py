@@ -26,8 +26,6 @@ CHAMPION = Path("data/champion")
 FACTS = CHAMPION / "model.json"
 # Parts of a checkpoint; the first that it has is the model: the best by validation, then the average.
 BEST, AVERAGE, NEWEST = "best", "average", "model"
-# The last phase of a run has so many times the samples that it is validated on, or a share of those before.
-WITH_BEFORE, LAST = 2, 0.1
 FORM = 4  # of checkpoints: raise it where those of before can no longer be read, so that a job begins anew
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
 BATCH = "batch.json"  # the size of batches that a trigger asks for: likewise
@@ -48,11 +46,6 @@ class Course:
         0  # of the newest, beyond `train.warm_share`, as nights were missed: no version saw them
     )
     num_validated: int = 0  # the newest, which training is validated on
-    num_last: int = 0  # of `num_samples`, in a last phase after that, on those, too
-
-    def without_last(self) -> "Course":
-        """Returns the course without a last phase, which trees do not have."""
-        return replace(self, num_samples=self.num_samples - self.num_last, num_last=0)
 
     def without_missed(self) -> "Course":
         """Returns the course that leaves out the samples of missed nights."""
@@ -91,9 +84,8 @@ def course(
     )
     if champion is None or begins_cold(night, champion, workload, train):
         num_validated = num_newest(dataset, train.validation) if train.validation else 0
-        num_main = round(train.epochs * (dataset.num_samples - num_validated))
-        num_last = max(WITH_BEFORE * num_validated, round(LAST * num_main)) if num_validated else 0
-        return replace(whole, num_validated=num_validated, num_samples=num_main + num_last, num_last=num_last)
+        num_samples = round(train.epochs * (dataset.num_samples - num_validated))
+        return replace(whole, num_validated=num_validated, num_samples=num_samples)
     model = json.loads(FACTS.read_text())
     if change := _changed(champion, model, workload, train):
         log.warning("%s; training on all samples, from its weights if they have the same shapes", change)
@@ -258,7 +250,6 @@ class Validation(Record):
     num_scored: int = 0  # of these, spread over them, each time
     every: int = 0  # samples trained on from one validation to the next
     patience: int = 0  # validations without a better score, after which the rate falls to the end; 0: never
-    num_last: int = 0  # after all others, on so many of the newest samples, or on all of them again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +276,7 @@ class Recipe(Record):
     last_trained_day: date | None = None  # where it was validated on later ones; None: the last day
     warm_start: WarmStart | None = None  # None: a cold start
     seed: int
-    num_samples: int  # to train on, all epochs together, before a last phase
+    num_samples: int  # to train on, all epochs together
     batch_size: int  # global
     batch_by: Literal["samples", "tokens"] = "samples"  # tokens: it is the mean of batches of as many tokens
     micro_batch_size: int  # per device and pass
@@ -317,11 +308,6 @@ class Recipe(Record):
             micro_batch_size=placement.micro_batch_size or self.micro_batch_size,
             sizes=self.sizes and (placement.sizes or self.sizes),
         )
-
-    @property
-    def num_in_all(self) -> int:
-        """Samples to train on, those of the last phase of a validated run included."""
-        return self.num_samples + self.validation.num_last
 
     @property
     def copies(self) -> str:
@@ -410,7 +396,6 @@ class Result(Record):
     sync: Sync = EVERY_UPDATE  # when they agreed at last
     short_of_memory: dict[str, int] = field(default_factory=dict)  # updates taken otherwise, by how
     num_skipped: int = 0  # updates whose gradients overflowed in float16
-    num_last: int = 0  # of the samples, in a last phase that the model has
 
 
 def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:

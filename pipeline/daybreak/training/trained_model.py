@@ -14,7 +14,6 @@ from daybreak.contract.record_parts import Epoch
 from daybreak.contract.workload import STATE, Workload
 from daybreak.training.recipe import Recipe, Result
 from daybreak.training.supervision import ended_early_by
-from daybreak.training.validation import finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,21 +34,11 @@ class Trained:
     workload: Workload
     dataset: Sized  # that it trains on
     model: "Validator | WeightAverage | AnyEngine"  # which has its weights
-    validator: "Validator | None"
+    scores: tuple[tuple[int, float], ...]  # of its validations
     outcome: "RunOutcome"
     warm: bool  # it began from the champion's weights
     epochs: tuple[Epoch, ...]  # whose samples are proven
     alive: Callable[[], None]  # shows that what follows is no hang
-
-    @property
-    def scores(self) -> tuple[tuple[int, float], ...]:
-        """Returns the scores of its validations."""
-        return finite(self.validator.scores) if self.validator else ()
-
-    @property
-    def num_last(self) -> int:
-        """Returns the samples of the last phase that the model has, which are all of it or none."""
-        return self.outcome.num_last if self.validator and self.validator.is_over_all else 0
 
 
 def check_finite(weights: dict[str, "Tensor"], parameters: Sequence[str], *, update: int) -> None:
@@ -87,7 +76,7 @@ def export(
     checkpoint.write_tensors(fresh / WEIGHTS, weights)
     if kept:
         moments.write(fresh, *kept)
-    digest = complete_model(fresh, recipe, seen=outcome.seen, has_all_days=bool(trained.num_last))
+    digest = complete_model(fresh, recipe, seen=outcome.seen)
     disk.sync(fresh)
     shutil.rmtree(folder / "model", ignore_errors=True)
     fresh.rename(folder / "model")
@@ -105,24 +94,20 @@ def export(
         sync=engine.sync,
         short_of_memory=engine.short_of_memory,
         num_skipped=engine.num_skipped,
-        num_last=trained.num_last,
     )
     records.write(result, folder)
 
 
-def complete_model(folder: Path, recipe: Recipe, *, seen: int, has_all_days: bool = False) -> str:
+def complete_model(folder: Path, recipe: Recipe, *, seen: int) -> str:
     """Lays beside a model's weights what loading needs: facts and state; returns the digest of all."""
-    write_facts(folder, recipe, seen=seen, has_all_days=has_all_days)
+    write_facts(folder, recipe, seen=seen)
     if (state := Path(recipe.arrays) / STATE).exists():
         shutil.copytree(state, folder / STATE)
     return records.digest(folder)
 
 
-def write_facts(folder: Path, recipe: Recipe, *, seen: int, has_all_days: bool = False) -> None:
-    """Writes `model.json`: how to construct the model that the tensors beside it belong to.
-
-    Where the model `has_all_days`, a last phase trained on those that it was validated on.
-    """
+def write_facts(folder: Path, recipe: Recipe, *, seen: int) -> None:
+    """Writes `model.json`: how to construct the model that the tensors beside it belong to."""
     facts = {
         "workload": recipe.workload,
         "arguments": recipe.arguments,
@@ -130,7 +115,7 @@ def write_facts(folder: Path, recipe: Recipe, *, seen: int, has_all_days: bool =
         "data_digest": recipe.data_digest,
         "last_day": recipe.last_day.isoformat(),
     }
-    if recipe.last_trained_day and not has_all_days:
+    if recipe.last_trained_day:
         facts["last_trained_day"] = recipe.last_trained_day.isoformat()
     if recipe.tuning.band_rate:
         facts["band_rate"] = recipe.tuning.band_rate

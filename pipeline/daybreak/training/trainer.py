@@ -25,7 +25,6 @@ from daybreak.training.checkpoint_copies import CheckpointCopies
 from daybreak.training.checkpoint_saver import Saver
 from daybreak.training.engine import Engine
 from daybreak.training.gradients import Signals
-from daybreak.training.last_phase import MainPhase
 from daybreak.training.learning_rate import MARGIN, OwnSchedule, Scaled, end_of_decay, rate_at
 from daybreak.training.recipe import Progress, Recipe
 from daybreak.training.sample_audit import SampleAudit
@@ -49,7 +48,6 @@ class RunOutcome:
     num_updates: int
     stopped_by: Literal["finished", "validation", "deadline", "terminated"]
     noise_scale: float | None = None
-    num_last: int = 0  # of `seen`, in the last phase of a run that is validated
 
 
 class Trainer:
@@ -74,16 +72,14 @@ class Trainer:
         schedule: OwnSchedule | None = None,
         average: WeightAverage | None = None,
         validator: Validator | None = None,
-        main: MainPhase | None = None,
         least_batch: int = 1,
         asked_size: Callable[[], int] = lambda: 0,
     ) -> None:
         """Batches have `least_batch` samples at least, where a run has as many.
 
-        `asked_size` returns the size of batches that a trigger asks for, 0 for none. After the `main` phase
-        of a run, which is over, this is its last; positions begin anew, what others are told goes on.
+        `asked_size` returns the size of batches that a trigger asks for, 0 for none.
         """
-        self.engine, self.recipe, self._main = engine, recipe, main
+        self.engine, self.recipe = engine, recipe
         least_batch = max(least_batch, engine.least_share)
         self._order = SampleOrder(
             seed=recipe.seed,
@@ -98,12 +94,10 @@ class Trainer:
         self._parameters = parameters  # names of the weights that are learned, which a checkpoint tells apart
         self._told_to_stop, self._report, self._asked_size = told_to_stop, report, asked_size
         self._schedule, self._average, self._validator = schedule, average, validator
-        kept = validator or (main and main.validator)
-        self._beside: list[WeightAverage | Validator] = [each for each in (average, kept) if each]
+        self._beside: list[WeightAverage | Validator] = [each for each in (average, validator) if each]
         self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
         self.seen = 0
-        self.num_updates = main.num_updates if main else 0
-        self._before = main.seen if main else 0  # samples
+        self.num_updates = 0
         self.audit = SampleAudit(self._order)
         self.end = recipe.num_samples  # where this run ends; a deadline or validation may bring it forward
         self._decays_to: int | None = None  # where it ends by validation, once patience has run out
@@ -119,7 +113,7 @@ class Trainer:
         self._reach = 0  # position up to which `_ahead` goes
         self.saver = Saver(
             folder,
-            identity=main.identity if main else recipe.identity,
+            identity=recipe.identity,
             every_s=recipe.saves.every_s,
             mean_time_to_loss_s=recipe.saves.mean_time_to_loss_s,
             schedule_s=recipe.saves.schedule_s,
@@ -147,7 +141,7 @@ class Trainer:
         self.engine.load(state)
         for part in self._beside:
             part.load(state)
-        self.seen = state.scalars["seen"] - self._before
+        self.seen = state.scalars["seen"]
         self.num_updates = state.scalars["num_updates"]
         self.end = min(self.end, state.scalars["end"])
         self.audit = SampleAudit.load(state.scalars["sample_audit"], self._order)
@@ -158,11 +152,6 @@ class Trainer:
                 self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
         self._meter = _Meter(self._clock(), seen=self.seen)
         self._decays_to = state.scalars["decays_to"]
-
-    @property
-    def _after_it(self) -> int:
-        """Samples of the last phase, where this is the main one of a run that is validated."""
-        return self.recipe.validation.num_last if self._validator else 0
 
     @property
     def _last(self) -> int:
@@ -227,39 +216,12 @@ class Trainer:
             )
         return position
 
-    def complete(self, outcome: RunOutcome) -> MainPhase:
-        """Ends the main phase of a validated run, which the last phase follows; all workers call it together.
-
-        Its audit is proven and saved, so that a restart goes on from here.
-        """
-        assert self._validator
-        assert outcome.stopped_by in {"finished", "validation"}
-        self.save()
-        self.saver.wait()
-        return MainPhase(
-            identity=self.recipe.identity,
-            validator=self._validator,
-            seen=self.seen,
-            num_updates=self.num_updates,
-            num_epochs=-(-self.seen // self._order.num_samples),
-            stopped_by="validation" if outcome.stopped_by == "validation" else "finished",
-            noise_scale=outcome.noise_scale,
-            audit=self.audit.save(),
-            epochs=self.audit.proven() if not self.engine.rank else (),
-        )
-
-    def time_s(self, num_samples: int) -> float:
-        """Returns the seconds that so many samples take at most, as fast as the last ones; 0: not known."""
-        speed = self._meter.samples_per_s
-        return (1 + MARGIN) * num_samples / speed + 2 * self.saver.takes_s if speed else 0.0
-
     def _outcome(self, stopped_by: Literal["finished", "validation", "deadline", "terminated"]) -> RunOutcome:
         return RunOutcome(
-            seen=self._before + self.seen,
+            seen=self.seen,
             num_updates=self.num_updates,
             stopped_by=stopped_by,
             noise_scale=self.batch_schedule.noise_scale,
-            num_last=self.seen if self._main else 0,
         )
 
     def save(self) -> None:
@@ -282,12 +244,8 @@ class Trainer:
         }
         if self._parameters is not None:
             scalars["parameters"] = list(self._parameters)
-        if self._main:
-            scalars["main"] = self._main.save()
         self.saver.begin(
-            checkpoint.TrainingState(tensors=state.tensors, scalars=scalars),
-            seen=self._before + self.seen,
-            began=began,
+            checkpoint.TrainingState(tensors=state.tensors, scalars=scalars), seen=self.seen, began=began
         )
 
     def _update(self) -> Signals:
@@ -394,7 +352,7 @@ class Trainer:
         self._report(
             Progress(
                 time=datetime.fromtimestamp(now, UTC),
-                seen=self._before + self.seen,
+                seen=self.seen,
                 num_updates=self.num_updates,
                 loss=loss,
                 rate=rate,
@@ -402,8 +360,8 @@ class Trainer:
                 memory_bytes=self._memory_bytes(),
                 batch_size=self.batch_schedule.size(self.seen - 1),
                 noise_scale=self.batch_schedule.noise_scale,
-                end=self._before + self.end + self._after_it,
-                num_samples=self._before + self._last + self._after_it,
+                end=self.end,
+                num_samples=self._last,
             )
         )
 
@@ -437,9 +395,9 @@ class Trainer:
         while len(self._ahead) <= max(1, self.recipe.tuning.num_loaders) and self._reach < self.end:
             self._ahead.append(self._share(self._reach))
             progress = TrainingProgress(
-                seen=self._before + self._reach,
-                done=1.0 if self._main else min(1.0, self._reach / self.recipe.num_samples),
-                epoch=(self._main.num_epochs if self._main else 0) + self._reach // self._order.num_samples,
+                seen=self._reach,
+                done=min(1.0, self._reach / self.recipe.num_samples),
+                epoch=self._reach // self._order.num_samples,
             )
             self.engine.prepare(self._ahead[-1][1], progress=progress)
             self._reach += self.batch_schedule.batch_size(self._reach)

@@ -30,11 +30,8 @@ FORWARD = 1 / 3  # work of scoring a sample, beside that of training on it
 MOST, FEWEST, FEWEST_SCORED = 20, 4, 256
 
 
-def validation_of(num_validated: int, *, num_samples: int, patience: int, num_last: int = 0) -> Validation:
-    """Returns how a run over `num_samples` is validated on the newest `num_validated`, at little cost.
-
-    `num_last` samples of the last phase follow.
-    """
+def validation_of(num_validated: int, *, num_samples: int, patience: int) -> Validation:
+    """Returns how a run over `num_samples` is validated on the newest `num_validated`, at little cost."""
     if not num_validated:
         return Validation()
     affordable = COST * num_samples / FORWARD  # scores
@@ -45,7 +42,6 @@ def validation_of(num_validated: int, *, num_samples: int, patience: int, num_la
         num_scored=min(num_validated, max(least, int(affordable / number))),
         every=max(1, num_samples // number),
         patience=patience,
-        num_last=num_last,
     )
 
 
@@ -73,7 +69,6 @@ class Validator:
         self.scores: list[tuple[int, float]] = []  # samples trained on until then, and the mean score
         self._best: dict[str, Tensor] = {}
         self._num_before = 0  # validations that patience no longer counts
-        self.is_over_all = False  # the newest weights, of a whole last phase, are the model
 
     @property
     def is_over(self) -> bool:
@@ -119,28 +114,14 @@ class Validator:
         finite = [(score, -number) for number, (_, score) in enumerate(self.scores) if math.isfinite(score)]
         return -max(finite)[1] if finite else -1
 
-    def take_best(self) -> None:
-        """Puts the best weights into the model, from which the last phase goes on."""
-        self._engine.model.load_state_dict(self._best or self._newest())
-        if self._average:
-            self._average.begin_again()
-
     def weights(self) -> "dict[str, Tensor]":
-        """Returns the model whole on worker 0; all workers call it together.
-
-        That is the weights of a whole last phase, the best ones where there was none, or the newest.
-        """
-        return self._engine.whole(self._newest()) if self.is_over_all else self.best()
-
-    def best(self) -> "dict[str, Tensor]":
         """Returns the best weights whole on worker 0, or the newest; all workers call it together."""
         return self._engine.whole(self._best or self._newest())
 
     def save(self, state: TrainingState) -> None:
         """Adds scores and best weights to the state of a run; all workers call it together."""
         if self._best:
-            state.tensors[BEST] = self.best()
-        state.scalars["is_over_all"] = self.is_over_all
+            state.tensors[BEST] = self.weights()
         state.scalars["validations"] = list(self.scores)  # which is written later
         state.scalars["validations_before"] = self._num_before
 
@@ -151,4 +132,3 @@ class Validator:
         self._best = {name: weight.to(own[name].device, copy=True) for name, weight in kept.items()}
         self.scores = [(seen, score) for seen, score in state.scalars.get("validations", ())]
         self._num_before = state.scalars["validations_before"]
-        self.is_over_all = state.scalars.get("is_over_all", False)

@@ -38,18 +38,14 @@ class WeightAverage:
         """Takes in the weights after the update up to position `seen` of a run that ends at `end`."""
         averaging = self._averaging
         if averaging.last and seen <= (1 - averaging.last) * end:
-            self.begin_again()
+            self._num_updates = 0
+            self._tensors.clear()
             return
         share = 1 / (self._num_updates + 1)
         if averaging.ema:
             share = max(share, 1 - averaging.ema ** (batch_size / self._base_size))
         self._num_updates += 1
         self._move(share)
-
-    def begin_again(self) -> None:
-        """Forgets the weights so far."""
-        self._num_updates = 0
-        self._tensors.clear()
 
     def _move(self, share: float) -> None:
         """Moves the average by a share of its distance to the weights of this moment."""

@@ -30,7 +30,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, Interrupted, JobError
 from daybreak.contract.record_parts import Epoch
 from daybreak.contract.sections import Plug
-from daybreak.contract.workload import CALIBRATION, Workload, has_estimator, is_over_batch, own_schedule
+from daybreak.contract.workload import Workload, has_estimator, is_over_batch, own_schedule
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
 from daybreak.training.recipe import Averaging, Clipping, Recipe, WarmStart
@@ -48,10 +48,7 @@ from daybreak.training.worker_keys import clipping_of, expect_batches_alike
 if TYPE_CHECKING:
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.engine import TorchEngine
-    from daybreak.training.last_phase import MainPhase
     from daybreak.training.supervision import AnyEngine
-    from daybreak.training.validation import Validator
-    from daybreak.training.weight_average import WeightAverage
 
 log = logging.getLogger(__name__)
 
@@ -79,24 +76,21 @@ def main(folder: Path) -> int:
         if trained.outcome.stopped_by == "terminated":
             return 128 + signal.SIGTERM
         weights = trained.model.weights()
-        best = trained.validator.best() if trained.validator else weights
         kept = None
         if recipe.carries_optimizer:  # which estimator_keys.py refuses for what is no network
             kept = cast("TorchEngine", trained.engine).updater.save()
         if rank == 0:
             check_attempt(folder)
             check_finite(weights, parameters_of(trained.engine), update=trained.outcome.num_updates)
-            # On samples that are not trained on: by the weights before a last phase, which are much alike.
             num_validated = recipe.validation.num_samples if trained.scores else 0
-            fitted = calibrated(
-                best,
+            weights = calibrated(
+                weights,
                 trained.workload,
                 trained.dataset,
                 recipe,
                 num_validated=num_validated,
                 alive=trained.alive,
             )
-            weights |= {CALIBRATION: fitted[CALIBRATION]} if CALIBRATION in fitted else {}
             export(folder, recipe, weights, trained, kept=kept)
     return 0
 
@@ -106,9 +100,10 @@ def _train(folder: Path, recipe: Recipe) -> Trained:
     from daybreak.training import moments
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.devices import peak_memory_bytes
-    from daybreak.training.phases import Phases
     from daybreak.training.sampling import Sampling
     from daybreak.training.trainer import Trainer
+    from daybreak.training.validation import Validator, finite
+    from daybreak.training.weight_average import WeightAverage
 
     gpus.check()
     supervision = Supervision(folder, hang_after_s=recipe.hang_after_s)
@@ -119,7 +114,19 @@ def _train(folder: Path, recipe: Recipe) -> Trained:
     if warm and recipe.warm_start and recipe.carries_optimizer:
         moments.take_over(cast("TorchEngine", engine).updater, Path(recipe.warm_start.folder))
     copies = CheckpointCopies(recipe.copies) if recipe.copies else None
-    average, validator = _beside(engine, recipe, num_all=len(dataset), alive=supervision.alive)
+    average = None
+    if recipe.averaging != Averaging():
+        base_size = recipe.rate.base_batch_size or recipe.batch_size
+        average = WeightAverage(engine, recipe.averaging, base_size=base_size)
+    validator = None
+    if recipe.validation.num_samples and engine.can_score:
+        validator = Validator(
+            engine, recipe.validation, num_all=len(dataset), average=average, alive=supervision.alive
+        )
+    elif recipe.validation.num_samples:
+        log.warning(
+            "each worker has a share of the weights, so training takes all samples, and is not validated"
+        )
     epoch_samples = len(dataset) - (recipe.validation.num_samples if validator else 0)
     run: Any = {
         "num_updates": math.ceil(recipe.num_samples / recipe.batch_size),
@@ -130,59 +137,52 @@ def _train(folder: Path, recipe: Recipe) -> Trained:
     sampling = Sampling.of(dataset)
     if not engine.rank and (fault := sampling.too_large(recipe.batch_size)):
         log.warning("%s", fault)
-    schedule = own_schedule(workload, model=engine.model, **run) if recipe.rate.schedule == "own" else None
-
-    def phase(tonight: Recipe, main: "MainPhase | None") -> Trainer:
-        return Trainer(
-            engine,
-            tonight,
-            folder=folder / "checkpoints",
-            epoch_samples=len(dataset) if main else epoch_samples,
-            sampling=sampling,
-            parameters=parameters_of(engine),
-            told_to_stop=supervision.told_to_stop,
-            report=partial(supervision.report, engine),
-            memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
-            copies=copies,
-            end_by=supervision.end_by,
-            asked_size=supervision.batch_size,
-            schedule=None if main else schedule,
-            average=average,
-            validator=None if main else validator,
-            main=main,
-            least_batch=2 if is_over_batch(workload) else 1,  # as one by itself is compared with nothing
-        )
-
-    phases = Phases(
+    trainer = Trainer(
         engine,
         recipe,
-        phase,
-        num_all=len(dataset),
+        folder=folder / "checkpoints",
+        epoch_samples=epoch_samples,
+        sampling=sampling,
+        parameters=parameters_of(engine),
+        told_to_stop=supervision.told_to_stop,
+        report=partial(supervision.report, engine),
+        memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
+        copies=copies,
+        end_by=supervision.end_by,
+        asked_size=supervision.batch_size,
+        schedule=own_schedule(
+            workload,
+            model=engine.model,
+            **run,
+        )
+        if recipe.rate.schedule == "own"
+        else None,
+        average=average,
         validator=validator,
-        left_s=lambda: min(recipe.train_until.timestamp(), supervision.end_by()) - clock.now(),
+        least_batch=2 if is_over_batch(workload) else 1,  # as a sample by itself is compared with nothing
     )
-    path = _newest(folder / "checkpoints", folder, recipe, engine, copies)
+    path = _newest(trainer.saver.folder, folder, recipe, engine, copies)
     if path:
-        phases.resume(path)
+        trainer.resume(path)
     if validator and engine.rank == 0 and not has_estimator(workload):
         _try_calibrator(cast("TorchEngine", engine), workload, dataset, recipe)
     how = "going on" if path else "beginning"
-    log.info("%s from %d of %d samples", how, phases.seen, recipe.num_in_all)
-    supervision.begin(update=lambda: phases.trainer.num_updates + 1)
-    outcome = phases.run()
+    log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
+    supervision.begin(update=lambda: trainer.num_updates + 1)
+    outcome = trainer.run()
     supervision.end()
     epochs: tuple[Epoch, ...] = ()
     if outcome.stopped_by != "terminated":
         engine.finish()
-        phases.trainer.save()
-        phases.trainer.saver.wait()
-        epochs = phases.epochs() if engine.rank == 0 else ()
+        trainer.save()
+        trainer.saver.wait()
+        epochs = trainer.audit.proven() if engine.rank == 0 else ()
     return Trained(
         engine=engine,
         workload=workload,
         dataset=dataset,
         model=validator or average or engine,
-        validator=validator,
+        scores=finite(validator.scores) if validator else (),
         outcome=outcome,
         warm=warm,
         epochs=epochs,
@@ -227,27 +227,6 @@ def _engine(recipe: Recipe, workload: Workload, alive: Callable[[], None]) -> tu
         clipping=clipping if clipping != Clipping() else None,
     )
     return engine, dataset
-
-
-def _beside(
-    engine: "AnyEngine", recipe: Recipe, *, num_all: int, alive: Callable[[], None]
-) -> "tuple[WeightAverage | None, Validator | None]":
-    """Returns what averages the weights of a run, and what validates it, where the recipe asks for them."""
-    from daybreak.training.validation import Validator
-    from daybreak.training.weight_average import WeightAverage
-
-    average, validation = None, recipe.validation
-    if recipe.averaging != Averaging():
-        base_size = recipe.rate.base_batch_size or recipe.batch_size
-        average = WeightAverage(engine, recipe.averaging, base_size=base_size)
-    if not validation.num_samples:
-        return average, None
-    if not engine.can_score:
-        log.warning(
-            "each worker has a share of the weights, so training takes all samples, and is not validated"
-        )
-        return average, None
-    return average, Validator(engine, validation, num_all=num_all, average=average, alive=alive)
 
 
 def _try_calibrator(engine: "TorchEngine", workload: Workload, dataset: Sized, recipe: Recipe) -> None:

@@ -153,7 +153,7 @@ def _with_job(
     state: RunningNight, job: RunningJob, plan: Plan, facts: NightFacts, *, now: datetime
 ) -> RunningNight:
     """Returns the state with how far the job is; a forecast only while training runs, by its own plan."""
-    beats, total = job.heartbeats, job.heartbeats.num_samples or job.recipe.num_in_all
+    beats, total = job.heartbeats, job.heartbeats.num_samples or job.recipe.num_samples
     last = beats.last
     state = replace(
         state,
