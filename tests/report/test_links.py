@@ -54,7 +54,7 @@ def test_the_board_leads_to_pages_here_and_else_to_those_in_mlflow(
 
     def board(there: dict[str, str]) -> str:
         model = Model(name="shop", rows=rows, pages=there)
-        return files([model], name="board", at=datetime(2011, 11, 9, tzinfo=UTC))["board.html"]
+        return dict(files([model], name="board", at=datetime(2011, 11, 9, tzinfo=UTC)))["board.html"]
 
     there = links.nights(rows, board=tmp_path / links.BOARD, home=tmp_path)
     assert there == {day: f"../nights/{day}/data/run/report.html" for day in ("2011-11-08", "2011-11-06")}

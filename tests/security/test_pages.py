@@ -66,7 +66,7 @@ KEPT = {"id", "score", "champion_score", "evidence"}
 
 def board(entry: Entry, *, model: str) -> str:
     shown = Model(name=model, rows=[row_of(entry)], pages={entry.night.id: "night.html"}, fault=model)
-    return files([shown], name="board", at=entry.night.started_at)["board.html"]
+    return dict(files([shown], name="board", at=entry.night.started_at))["board.html"]
 
 
 def test_the_page_of_a_night_and_the_board_run_nothing_that_a_record_says(tmp_path: Path) -> None:

@@ -34,10 +34,11 @@ def exposures(
     experiment: str = "test",
     champion: Model | None = None,
     challenger: Model | None = None,
+    version: int = 2,
     apart_s: float = 1.0,
     assigned: Callable[[str], str] | None = None,
 ) -> Iterator[Exposure]:
-    """One exposure a user, in order, each with its outcome five seconds later."""
+    """One exposure a user, in order, each with its outcome five seconds later; `version` challenges 1."""
     models = {"champion": champion or Model(), CHALLENGER: challenger or Model()}
     for number, user in enumerate(users):
         arm = assigned(user) if assigned else arm_of(user, experiment=experiment, share=share)
@@ -50,7 +51,7 @@ def exposures(
             experiment=experiment,
             unit=user,
             arm=arm,
-            version=2 if arm == CHALLENGER else 1,
+            version=version if arm == CHALLENGER else 1,
             share=share,
             propensity=propensity(arm, share),
             items=tuple(model.items),

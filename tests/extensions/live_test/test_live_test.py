@@ -96,6 +96,7 @@ def come(log: Log, number: int, challenger: Model | None = None) -> None:
             start=time.time() - 90,
             apart_s=1e-3,
             challenger=challenger,
+            version=traffic.challenger,
         )
     )
     log.exposures.write(
@@ -553,6 +554,7 @@ def come_to_all(log: Log, number: int, models: dict[str, Model], *, ago_s: float
                 start=time.time() - ago_s,
                 apart_s=1e-3,
                 challenger=models[test.experiment],
+                version=test.challenger,
             )
         )
         taken = [(one.id, one.taken, one.taken_at) for one in shown if one.taken and one.taken_at]
