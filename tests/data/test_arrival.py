@@ -1,7 +1,7 @@
 """A night waits for its day while training can still be done in time, and takes no day that is not whole."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 from daybreak.contract import clock, records
 from daybreak.contract.errors import NothingToDo, NotYet, ParamsError, SourceUnreachable
 from daybreak.contract.record_parts import JobForecast, Placement, PlanReasons, Portion, Rental
-from daybreak.contract.record_types import Batch, Dataset, Night, Plan
+from daybreak.contract.record_types import Batch, Night, Plan
 from daybreak.contract.sections import IngestParams
 from daybreak.data.database import Database
 from daybreak.data.ingest import ingest
@@ -336,12 +336,8 @@ def _trained(
     after_hours: float = 0.0,
     test_hours: float = 0.0,
     longest_hours: float | None = None,
-    samples: Sequence[tuple[int, int]] = ((1, 1),),
 ) -> Night:
-    """Returns a night that follows others in the ledger, whose jobs began after an hour.
-
-    Of each of these, `samples` are those that it trained on, and those of its dataset.
-    """
+    """Returns a night that follows one in the ledger, whose job began after an hour."""
     started = FIRST + timedelta(days=1)
     trained_by = started + timedelta(hours=min(18, 24 - after_hours - test_hours))
     fastest = [
@@ -375,18 +371,14 @@ def _trained(
     )
     training = minimal_training(elapsed_s=1800.0, ended_at=started + timedelta(hours=3.5))
     batch = Batch(day=nth(3), num_rows=1, num_bytes=1, digest="", late_days=(), waited_hours=2.0)
-    commit = ""
-    for number, (trained_on, of_dataset) in enumerate(samples, 1):
-        size = Dataset(digest="", num_samples=of_dataset, num_bytes=1, first_day=nth(0), last_day=nth(3))
-        for record in (replace(plan, num_samples=trained_on), training, batch, size):
-            records.write(record, records.RUN)
-        commit = close(
-            number,
-            after=commit,
-            started_at=started,
-            train_until=started + timedelta(hours=18),
-            decide_until=started + timedelta(hours=24),
-        )
+    for record in (plan, training, batch):
+        records.write(record, records.RUN)
+    commit = close(
+        1,
+        after="",
+        train_until=started + timedelta(hours=18),
+        decide_until=started + timedelta(hours=24),
+    )
     tonight = minimal_night(OPENED, id=str(TONIGHT), day=TONIGHT, previous=commit)
     return replace(
         tonight, train_until=OPENED + timedelta(hours=18), decide_until=OPENED + timedelta(hours=24)
@@ -410,27 +402,13 @@ def test_a_night_waits_no_longer_than_the_fastest_machines_need(
         morning.look(night=tonight, at=13)
 
 
-@pytest.mark.parametrize(
-    ("samples", "until"),
-    [
-        ([(100, 50), (100, 50)], "15:00"),  # 18 - 1 - 5 hours
-        ([(200, 50), (100, 50)], "10:00"),  # a cold night trained on twice as many: 18 - 1 - 10 hours
-        ([(100, 50), (100, 60)], "14:00"),  # the data grew by a fifth: 18 - 1 - 6 hours
-        ([(100, 60), (100, 50)], "15:00"),  # data that shrank may not shrink again
-    ],
-)
 def test_a_night_waits_no_longer_than_its_own_plan_has_time_for_with_the_confidence_it_is_held_to(
-    morning: Morning,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    samples: list[tuple[int, int]],
-    until: str,
+    morning: Morning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_home(tmp_path / "night", monkeypatch)
     morning.params["wait_hours"] = 20
-    tonight = _trained(morning, planned_hours=4, longest_hours=5, fastest_hours=None, samples=samples)
-    with pytest.raises(NotYet, match=f"waits until 2025-03-06 {until} UTC, after which training"):
+    tonight = _trained(morning, planned_hours=4, longest_hours=5, fastest_hours=None)
+    with pytest.raises(NotYet, match="waits until 2025-03-06 15:00 UTC, after which training"):
         morning.look(night=tonight)
 
 

@@ -9,9 +9,6 @@ done in time any more. How long that takes is read off the night before:
                     time that every plan keeps for it, if that is more
     job             what its plan, or the fastest of its fallbacks, takes at most: with the chance that
                     plan.confidence asks for, as tonight's plan will be held to it as well
-    samples         times as many as the last plan trained on. Tonight may train on as many as the largest of
-                    the last nights did, a cold one after warm ones; and its data may have grown as much as
-                    it did at most from one of them to the next. A job is taken to grow as much.
 
 So waiting ends at last - overhead - job of the fastest machines, where last is train_until, or what
 evaluation and gate take before the decision; from last - overhead - job of the planned machines on, faster
@@ -21,10 +18,9 @@ a schedule then takes the newest day that no night has had, if there is one.
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,7 +29,7 @@ from daybreak.contract.data_source import Source
 from daybreak.contract.errors import NoFiles, NothingToDo, NotYet, ParamsError, SourceUnreachable
 from daybreak.contract.formats import duration
 from daybreak.contract.record_parts import Portion
-from daybreak.contract.record_types import BEFORE_TRAINING, LIVE_TEST, SCHEDULE, Night, Plan
+from daybreak.contract.record_types import BEFORE_TRAINING, LIVE_TEST, SCHEDULE, Night
 from daybreak.contract.sections import IngestParams
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -86,10 +82,9 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
     fastest = min([planned, *(took_until - one.latest_start for one in plan.fallbacks)])
     # A plan gives up the live test before faster machines, so it shortens no wait.
     trained_by = _trained_by(night, [one for one in plan.after if one.name != LIVE_TEST])
-    more = _more_samples(before, plan)
 
     def arrived_by(job: timedelta) -> datetime:
-        return trained_by - max(overhead, BEFORE_TRAINING * (trained_by - night.started_at)) - more * job
+        return trained_by - max(overhead, BEFORE_TRAINING * (trained_by - night.started_at)) - job
 
     last = arrived_by(fastest)
     return DayWait(
@@ -98,14 +93,6 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
         machines=str(plan.rental),
         is_cut=last < until,
     )
-
-
-def _more_samples(before: Sequence[ledger.Entry], last: Plan) -> float:
-    """Returns how many times the samples of the last plan tonight may train on; at least 1."""
-    most = max(one.plan.num_samples for one in before if one.plan)
-    sizes = [one.dataset.num_samples for one in before if one.dataset]
-    growth = max((size / past for past, size in pairwise(sizes) if past), default=1.0)
-    return max(1.0, growth) * most / last.num_samples
 
 
 def _trained_by(night: Night, after: Iterable[Portion]) -> datetime:
