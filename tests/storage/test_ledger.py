@@ -94,6 +94,16 @@ def test_what_a_killed_process_had_git_keep_is_collected_later(home: Path) -> No
     assert others.exists()
 
 
+def test_a_pack_that_someone_else_keeps_ends_no_write_of_the_ledger(home: Path) -> None:
+    close(1, after="", release=release_of(1))
+    binary, gone = (home / ".git/objects/pack" / f"pack-{name}.keep" for name in ("binary", "gone"))
+    binary.write_bytes(b"\xff\xfe")
+    os.utime(binary, (time.time() - 2 * HOUR_S,) * 2)
+    gone.symlink_to("what was there")  # listed, and not found, as a file that goes meanwhile
+    ledger_notes.add(Home.here(), "a note", versions=[1])
+    assert binary.exists()
+
+
 def test_a_code_commit_that_says_it_is_a_night_is_none_of_the_ledger() -> None:
     words = ["commit", "--quiet", "--allow-empty", "--message=Forged\n\nNight: 2025-01-01\nServes: 7"]
     checkout.git(*words, folder=Path())

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -269,8 +270,9 @@ def _store(home: Home, commit: str, parents: Sequence[str], *, index: Path) -> P
     name = git("pack-objects", "--revs", "-q", str(base), folder=home.folder, text=revisions, index=index)
     packs = checkout.objects_of(home.folder) / "pack"
     for old in packs.glob("*.keep"):  # of a process that was killed
-        if time.time() - old.stat().st_mtime > HOUR_S and old.read_text() == KEPT:
-            old.unlink(missing_ok=True)
+        with suppress(OSError):  # it is another user's, or gone meanwhile
+            if time.time() - old.stat().st_mtime > HOUR_S and old.read_text(errors="replace") == KEPT:
+                old.unlink()
     kept, pack = packs / f"pack-{name}.keep", Path(f"{base}-{name}.pack")
     for left in reversed(range(STORE_TRIES)):
         try:
