@@ -605,6 +605,9 @@ def _publish(home: Home, stage: str, *, done: bool) -> None:
         publisher.publish_ledger(home)
     if stage == "watch" or (stage == "rollback" and done):
         publisher.publish_home(home)
+    if stage in ("promote", "rollback") and not done and home.release_journal.path.exists():
+        publisher.publish_ledger(home, done=False)  # which may have it, though a target failed since
+        publisher.write_now(home)
     if stage == "open":
         publisher.publish_disk(home)
 

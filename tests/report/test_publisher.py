@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from daybreak import runner
 from daybreak.contract import records
 from daybreak.contract.record_types import Night, Release, Verdict, Version
 from daybreak.contract.sections import Params
+from daybreak.extensions.downstream.teller import TOLD
 from daybreak.extensions.lineage import open_lineage
 from daybreak.report import links, notifier, page, publisher, version_page
 from daybreak.rollout import ledger_copy, rollback
@@ -120,6 +123,29 @@ def test_a_rollback_that_cannot_be_shown_stands_and_is_shown_by_the_next_watch(
     renewed = shown.stat().st_mtime_ns
     runner.run(Home.here(), "watch")
     assert shown.stat().st_mtime_ns == renewed
+
+
+def test_a_rollback_that_a_target_does_not_follow_yet_is_told_and_no_asset_is_said_to_be_updated(
+    home: Path, released: Released, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> NoReturn:
+        raise MlflowException("the disk of the server is full")
+
+    released(1.0, 1.0)
+    publisher.publish_closed(Home.here())
+    shown = records.RUN.absolute() / "report.html"
+    os.chdir(home)
+    monkeypatch.setenv("AIRFLOW_CTX_TASK_ID", "rollback")  # of which the asset of the champion is an outlet
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_registered_model_alias", refuse)
+        with pytest.raises(MlflowException, match="the disk of the server is full"):
+            runner.run(Home.here(), "rollback", reason="complaints", yes=True)
+    assert serving() == (1, 2)
+    assert "complaints" in shown.read_text()
+    assert not (home / TOLD).exists()
+    runner.run(Home.here(), "rollback", reason="complaints", yes=True)  # again, as Airflow does
+    assert serving() == (1, 1)
+    assert json.loads((home / TOLD).read_text())["champion airflow"] == branch.ledger_tip(Home.here())
 
 
 def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(

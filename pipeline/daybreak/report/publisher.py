@@ -109,10 +109,13 @@ def publish_disk(home: Home) -> None:
     _done("tell people", lambda: notifier.tell(home, *night_events.low_disk(home)), again=WATCH)
 
 
-def publish_ledger(home: Home) -> None:
-    """Copies the ledger to its remote, and shows the night or rollback that it ends with, once a tip."""
+def publish_ledger(home: Home, *, done: bool = True) -> None:
+    """Copies the ledger to its remote, and shows the night or rollback that it ends with, once a tip.
+
+    Others hear what serves only where it is `done`: a task of Airflow that fails updates no asset.
+    """
     _done("show the ledger", partial(_publish_ledger, home), again=WATCH)
-    for tell in hooks.functions("downstream"):
+    for tell in hooks.functions("downstream") if done else ():
         _done("tell others what serves and was predicted", partial(tell, home), again=WATCH)
 
 
