@@ -82,6 +82,23 @@ def test_nothing_of_the_ledger_is_lost_while_git_removes_what_no_branch_has(
     assert not list(home.glob(".git/objects/pack/*.keep"))
 
 
+def test_a_damaged_file_of_old_code_stops_no_rollback(home: Path) -> None:
+    git = checkout.git
+    (code := home / "code.py").write_text("old = True\n")
+    git("add", "code.py")
+    git("commit", "--quiet", "-m", "old code")
+    first, old = close(1, after="", release=release_of(1)), git("rev-parse", "HEAD:code.py")
+    code.write_text("old = False\n")
+    git("commit", "--quiet", "-am", "new code")
+    close(2, after=first, release=release_of(2))
+    damaged = home / ".git/objects" / old[:2] / old[2:]
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"damaged")
+    back = rolling_back(to=1).commit()
+    assert branch.newest_entry(Home.here()) == back
+    assert git("rev-parse", f"{back}:code.py") == old
+
+
 def test_what_a_killed_process_had_git_keep_is_collected_later(home: Path) -> None:
     close(1, after="", release=release_of(1))
     ours, others = (home / ".git/objects/pack" / f"pack-{name}.keep" for name in ("ours", "others"))

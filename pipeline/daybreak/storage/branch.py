@@ -216,6 +216,7 @@ def append(
     *,
     after: str | None,
     code: str = "",
+    like: str = "",
     subject: str,
     trailers: str,
 ) -> str:
@@ -229,6 +230,7 @@ def append(
         put: puts the files of a commit that follows this one into an index of git.
         after: the entry that it follows; None: whichever is the newest.
         code: a second parent.
+        like: a commit of the ledger whose files this one has again; they are neither read nor stored anew.
         subject: in which people's words are; it is made one line.
         trailers: what kind of a commit it is.
     """
@@ -248,7 +250,8 @@ def append(
             words = (*words, *(word for parent in parents for word in ("-p", parent)), "-F", "-")
             text = f"{subject}\n\n{trailers}"
             commit = git(*words, folder=home.folder, text=text, at=clock.now(), index=index)
-            kept = _store(home, commit, parents, index=index)
+            known = [*parents, *([f"{like}^{{tree}}"] if like else [])]
+            kept = _store(home, commit, known, index=index)
         try:
             move_to(home, commit, expected=tip, message=subject)
             return commit
@@ -259,13 +262,13 @@ def append(
             kept.unlink(missing_ok=True)
 
 
-def _store(home: Home, commit: str, parents: Sequence[str], *, index: Path) -> Path:
-    """Stores a commit with all that its parents lack, as one pack; returns the file that has git keep it.
+def _store(home: Home, commit: str, known: Sequence[str], *, index: Path) -> Path:
+    """Stores a commit with all that is not known, as one pack; returns the file that has git keep it.
 
     `git gc --prune=now` removes objects that no branch has when it begins, even where one has them before it
     ends; but no pack that is kept, and none that came after it began. So do `git fetch` and `git push` it.
     """
-    revisions = "\n".join([commit, *(f"^{parent}" for parent in parents), ""])
+    revisions = "\n".join([commit, *(f"^{one}" for one in known), ""])
     base = index.parent / "pack"
     name = git("pack-objects", "--revs", "-q", str(base), folder=home.folder, text=revisions, index=index)
     packs = checkout.objects_of(home.folder) / "pack"

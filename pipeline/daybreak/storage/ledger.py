@@ -447,7 +447,7 @@ def commit_rollback(
         branch.put_records(home, release, verdict, hold, Events(events=(event,)), index=index)
 
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"
-    return branch.append(home, put, after=after, subject=message, trailers=trailers)
+    return branch.append(home, put, after=after, like=target, subject=message, trailers=trailers)
 
 
 def _records_at(home: Home, commits: Sequence[Commit]) -> list[dict[str, Any]]:
