@@ -282,9 +282,12 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     )
     (folder / records.path_of(Night, records.RUN)).write_text(records.dumps(night))
     before = cached()
+    checkout.git("config", "gc.autoPackLimit", "2")
+    assert len(list(home.glob(".git/objects/pack/*.pack"))) > 2
     with pytest.raises(NothingToDo, match="while night open is open"):
         list(prune(Home.here(), *sections(keep_days=35)))
     assert cached() == before
+    assert len(list(home.glob(".git/objects/pack/*.pack"))) == 1  # packs of the ledger do not pile up
     over = records.dumps(night).replace(f"{night.decide_until:%Y-%m-%dT%H}", "2020-01-01T00")
     (folder / records.path_of(Night, records.RUN)).write_text(over)
     digest = put_folder(f"data of {datetime.now(UTC).date() - timedelta(days=200)}")

@@ -91,6 +91,7 @@ def _pruned(
     names = closed - unclosed - set(newest[: nights.keep]) | _half_made(home)
     yield _worktrees(home, names, dry_run=dry_run)
     if opened := night_folders.undecided(home):
+        _pack(home, dry_run=dry_run)  # some night may always be open
         raise NothingToDo(
             f"no data is pruned while night {opened[0].id} is open; run prune once it is closed, or end it "
             f"with: daybreak stop --night {opened[0].id}"
@@ -104,6 +105,11 @@ def _pruned(
     )
     yield from _log(home, serving, dry_run=dry_run)
     yield from _served(home, name, dry_run=dry_run)
+    _pack(home, dry_run=dry_run)
+
+
+def _pack(home: Home, *, dry_run: bool) -> None:
+    """Has git make one pack of many, as each commit of the ledger adds one."""
     if not dry_run:
         checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=home.folder)
 
