@@ -13,7 +13,7 @@ from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.contract.record_parts import Event
-from daybreak.contract.record_types import Champion, Night, Release
+from daybreak.contract.record_types import Champion, Night, Release, Verdict
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
 from daybreak.rollout.rollback import version_of
@@ -202,23 +202,37 @@ def test_params_that_differ_from_the_commit_are_said_whatever_a_user_sets(
 
 def test_a_version_that_began_with_another_learned_from_what_that_one_did(small_home: Home) -> None:
     newest = ledger.history(small_home, limit=1)[0]
-    assert newest.dataset and newest.training and newest.version and newest.champion
+    assert newest.dataset and newest.training and newest.version
     days = [newest.dataset.first_day]
     learned = provenance.learned_from(small_home, days)
     assert newest.version.number in learned
-    for number, warm in ((4, True), (5, True), (6, False)):
+
+    def made(number: int, *, warm: bool | None) -> Path:
         folder = _opened(small_home, f"2022-01-{number:02}")
-        champion = records.read(Champion, folder / records.RUN)
         later = replace(newest.dataset, first_day=date(2022, 3, 1), last_day=date(2022, 3, 2))
-        made = replace(newest.version, number=number)
-        for record in (later, replace(newest.training, warm=warm), made):
+        champion = records.read(Champion, folder / records.RUN)
+        verdict = Verdict(action="reject", champion=champion.version, challenger=number, reason="a test")
+        version = replace(newest.version, number=number)
+        for record in (later, replace(newest.training, warm=warm), version, verdict):
             records.write(record, folder / records.RUN)
+        return folder
+
+    def closed(folder: Path, *, serves: int = 0) -> None:
         night = records.read(Night, folder / records.RUN)
-        released = Release(version=number, replaced=champion.version, night=night.id)
+        replaced = records.read(Champion, folder / records.RUN).version
+        released = Release(version=serves, replaced=replaced, night=night.id) if serves else None
         shutil.copytree(folder / records.RUN, small_home.folder / records.RUN, dirs_exist_ok=True)
         with chdir(small_home.folder):
-            ledger.commit_night(small_home, night, message=str(number), release=released)
-    assert provenance.learned_from(small_home, days) == [*learned, 4, 5]
+            ledger.commit_night(small_home, night, message=folder.name, release=released)
+
+    for number, warm in ((4, True), (5, None), (6, True)):  # None: nobody told
+        closed(made(number, warm=warm), serves=number)
+    overtaken = made(7, warm=True)
+    closed(made(8, warm=False), serves=8)
+    closed(overtaken)
+    passed_on = branch.read_at(small_home, branch.ledger_tip(small_home), Champion)
+    assert passed_on and passed_on.version == 8  # though version 7 began with version 6
+    assert provenance.learned_from(small_home, days) == [*learned, 4, 5, 6, 7]
 
 
 def test_a_damaged_record_of_a_folder_hides_nothing_that_the_ledger_has(

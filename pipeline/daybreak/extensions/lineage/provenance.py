@@ -25,6 +25,7 @@ from daybreak.contract.record_types import (
     Release,
     Report,
     Training,
+    Verdict,
     Version,
 )
 from daybreak.registry import approval
@@ -237,20 +238,22 @@ def learned_from(home: Home, days: Collection[date]) -> list[int]:
     what that one learned from.
     """
     commits = [commit for commit in reversed(ledger.commits(home)) if not commit.rollback]
-    kinds = (Night, Dataset, Training, Champion, Version, Refit)
+    kinds = (Night, Dataset, Training, Champion, Verdict, Version, Refit)
     paths = [str(records.path_of(kind, records.RUN)) for kind in kinds]
     numbers: set[int] = set()
     for files in branch.texts_at(home, [commit.id for commit in commits], paths):
-        night, dataset, training, champion, version, refit = (
+        night, dataset, training, champion, verdict, version, refit = (
             json.loads(files.get(path, "null")) for path in paths
         )
         if not (night and dataset and version):
             continue
-        began_with = champion["version"] if champion and training and training.get("warm") else 0
+        is_warm = training and training.get("warm") is not False  # where nobody told it may be
+        # A night that was overtaken has the champion of the one that did so; its verdict names its own.
+        began_with = {champion and champion["version"], verdict and verdict["champion"]} if is_warm else set()
         made = [(version, dataset["last_day"], began_with)]
-        made += [(refit["version"], night["day"], version["number"])] if refit and refit["version"] else []
+        made += [(refit["version"], night["day"], {version["number"]})] if refit and refit["version"] else []
         for one, last, before in made:
-            if before in numbers or any(dataset["first_day"] <= str(day) <= last for day in days):
+            if before & numbers or any(dataset["first_day"] <= str(day) <= last for day in days):
                 numbers.add(int(one["number"]))
     return sorted(numbers)
 
