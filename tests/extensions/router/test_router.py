@@ -18,7 +18,9 @@ import toy
 from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router import model_manager
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
+from daybreak.storage import branch, checkout, erasures
 from daybreak.storage.exposures import Exposure
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log
 from tests.extensions.router.running import Running, running, until
 
@@ -429,6 +431,27 @@ def test_rows_of_a_teams_own_serving_are_on_the_disk_once_they_are_acknowledged(
             status, answer = router.post("observations", wrong, **authorized)
             assert (status, why in answer["error"]) == (422, True), answer
         assert len(list(router.log.exposures.of(""))) == before + len(USERS)
+
+
+def test_rows_of_erased_users_stay_out_and_all_do_while_it_is_not_known_whose_they_are(home: Path) -> None:
+    metric = {"name": "revenue", "low": 0, "high": 10, "margin": 0.1}
+    limits, now = LiveTestParams.model_validate({"metric": metric}), time.time()
+    tip = branch.ledger_tip(Home.here())
+    authorized: Any = {"headers": {"Authorization": "Bearer secret"}}
+    rows = [{"user": user, "version": 2, "time": now, "metric": 1.5} for user in ("erased", "other")]
+    key = erasures.make_key(Home.here())
+    try:
+        erasures.note(Home.here(), erasures.by("erased", key, num_rows=1, days=(), digests={}, versions=()))
+        with running(home, token="secret", limits=limits) as router:
+            assert router.post("observations", {"rows": rows}, **authorized) == (200, {"kept": True})
+            units = [one.unit for one in router.log.exposures.of("") if one.time == now]
+            assert units == [router.log.unit_of("other")]
+            (home / erasures.KEY).unlink()
+            status, answer = router.post("observations", {"rows": rows}, **authorized)
+            assert (status, "put it back from a backup" in answer["error"]) == (503, True), answer
+    finally:  # other tests have the same home
+        checkout.git("update-ref", branch.BRANCH, tip)
+        (home / erasures.KEY).unlink(missing_ok=True)
 
 
 def test_rows_of_a_team_are_refused_without_a_metric_and_without_a_token(home: Path, router: Running) -> None:

@@ -35,7 +35,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 
-from daybreak.contract.errors import DataError, JobError
+from daybreak.contract.errors import DataError, JobError, ReleaseError
 from daybreak.extensions.live_test import own_serving
 from daybreak.extensions.live_test.live_score import METRIC
 from daybreak.extensions.live_test.settings import LiveTestParams
@@ -66,6 +66,7 @@ from daybreak.extensions.router.writer import FLUSH_S, NoLog, Writer
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import answer_s
 from daybreak.statistics.assignment import CHALLENGER, propensity
+from daybreak.storage import erasures
 from daybreak.storage.exposures import Exposure, Outcome, attributes_of
 from daybreak.storage.home import Home
 from daybreak.storage.kept_rows import KeptRows, place_of
@@ -157,7 +158,7 @@ class Router:
         has_token: bool = False,
     ) -> None:
         """`has_token`: callers have shown it."""
-        self.versions, self._params, self._log = versions, params, log
+        self.versions, self._params, self._log, self._home = versions, params, log, home
         limits = limits or LiveTestParams()
         self._metric = limits.metric
         self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
@@ -251,7 +252,15 @@ class Router:
         if not isinstance(rows, list) or not 0 < len(rows) <= MAX_ROWS:
             raise HTTPException(422, f"rows is {rows!r:.50}; list 1 to {MAX_ROWS:,} rows, each an object")
         try:
-            await asyncio.to_thread(own_serving.take_in, self._log, rows, now=datetime.now(UTC))
+            erased = await asyncio.to_thread(erasures.units, self._home) if self._home else None
+        except (DataError, ReleaseError) as error:
+            raise HTTPException(
+                503, f"the rows are not kept, since it is not known who was erased: {error}; send them again"
+            ) from None
+        try:
+            await asyncio.to_thread(
+                own_serving.take_in, self._log, rows, now=datetime.now(UTC), erased=erased
+            )
         except DataError as error:
             raise HTTPException(422, f"{error}; none of these rows is kept, send all of them again") from None
         except JobError:
