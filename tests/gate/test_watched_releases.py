@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from daybreak.contract import records
+from daybreak.contract.errors import DataError
 from daybreak.contract.record_parts import Chain, Difference
+from daybreak.contract.record_types import Evaluation
 from daybreak.contract.sections import Params
 from daybreak.extensions.lineage import provenance
 from daybreak.gate import watch
 from daybreak.rollout import rollback
-from daybreak.storage import ledger, ledger_notes
+from daybreak.storage import branch, checkout, ledger, ledger_notes
 from daybreak.storage.home import Home
 from tests.toy.nights import files_of_version
 from tests.toy.stages import client, serving
@@ -80,6 +83,23 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     client().set_model_version_tag("daybreak", "2", "status", "challenger")
     assert "finished the release of version 2" in watch.watch(Home.here(), reporting, reporting.watch).reason
     assert serving() == (2, 2)
+
+
+def test_a_record_that_only_users_are_judged_by_ends_no_watch_where_nobody_is_held_back(
+    settings: Params, home_of_two: Path
+) -> None:
+    def damaged(tip: str, index: Path) -> None:
+        checkout.git("read-tree", tip, folder=home_of_two, index=index)
+        branch.put_text(Home.here(), records.path_of(Evaluation, records.RUN), "{}", index=index)
+
+    serving = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    assert serving
+    trailers = f"Night: {serving.night}\nServes: {serving.version}\n"
+    branch.append(Home.here(), damaged, after=None, subject="damaged", trailers=trailers)
+    with pytest.raises(DataError, match="is not a valid Evaluation"):
+        ledger.evaluation_of(Home.here(), serving)
+    said = watch.watch(Home.here(), settings, settings.watch).reason
+    assert said == "no night has compared version 2 with version 1 yet"
 
 
 def test_an_alias_moved_by_hand_after_a_rollback_is_no_interrupted_rollback(

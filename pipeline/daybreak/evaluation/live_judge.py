@@ -64,9 +64,7 @@ class LiveJudge(Protocol):
     def clean(self, home: Home, params: LiveSections) -> str:
         """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
 
-    def held(
-        self, home: Home, serving: Release, before: Release, params: LiveSections, *, rules: "Rules"
-    ) -> Held | None:
+    def held(self, home: Home, serving: Release, before: Release, params: LiveSections) -> Held | None:
         """Returns what users say who are held back on the version before; None where nobody is."""
 
     def hold_back(self, home: Home, serving: Release, before: Release | None, params: LiveSections) -> None:

@@ -22,7 +22,6 @@ from daybreak.contract.sections import (
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.gate import served_days, served_notices
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, of_a_year
-from daybreak.gate.judge import rules_of
 from daybreak.registry import aliases
 from daybreak.rollout import saga
 from daybreak.rollout.hold import WATCH
@@ -76,8 +75,7 @@ def _champion(home: Home, params: LiveSections, edits: WatchParams) -> Watch:
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
     before = _held_back(home, serving)
-    rules = rules_of(params.gate, refresh=True, evaluation=ledger.evaluation_of(home, serving))
-    held = users.held(home, serving, before, params, rules=rules) if users and before else None
+    held = users.held(home, serving, before, params) if users and before else None
     if users and before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
         rollback(home, register, to=before.version, reason=why, by=WATCH, hold_days=0, yes=True)

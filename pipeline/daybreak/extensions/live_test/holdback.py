@@ -32,8 +32,8 @@ from daybreak.extensions.live_test.observations import ObservationLog
 from daybreak.extensions.live_test.readout import Readout
 from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
 from daybreak.extensions.live_test.traffic import serving_log, share_out
+from daybreak.gate.judge import rules_of
 from daybreak.rollout.targets import endpoint
-from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage import erasures, ledger
 from daybreak.storage.home import Home
@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def judge(
-    home: Home, serving: Release, before: Release, params: LiveSections, *, rules: Rules
-) -> Held | None:
+def judge(home: Home, serving: Release, before: Release, params: LiveSections) -> Held | None:
     """Returns what the users say; None where nobody was held back."""
     traffic_log = serving_log(home, params)
     if traffic_log is None:
@@ -58,7 +56,9 @@ def judge(
     now = datetime.fromtimestamp(traffic_log.now(), UTC)
     try:
         own_serving.read(traffic_log, limits, now=datetime.now(UTC), erased=erasures.units(home))
-        design = live_test.design_of(ledger.evaluation_of(home, serving), params, rules=rules)
+        evaluation = ledger.evaluation_of(home, serving)
+        rules = rules_of(params.gate, refresh=True, evaluation=evaluation)
+        design = live_test.design_of(evaluation, params, rules=rules)
     except (DataError, ParamsError, ReleaseError) as error:
         return Held(result=Conclusion(status=Status.NO_DATA, sentence=str(error)), num_users=0)
     shown = _shown(home, traffic_log, before)
