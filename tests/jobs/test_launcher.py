@@ -421,6 +421,17 @@ def test_a_job_that_may_not_have_been_made_yet_keeps_no_other_alive():
     assert sorted(backend.cancelled) == ["a", "c"]
 
 
+def test_no_job_has_the_name_of_one_that_ended_without_a_result_however_often_train_is_run_again():
+    """Backends attach to a job of that name, dead as it is, rather than run another."""
+    backend = ScriptedBackend("succeeded")
+    for at_s in range(2 * (reconciler.MAX_RESTARTS + 2)):
+        with pytest.raises((NotYet, JobError)):
+            call(backend, at_s=at_s)
+    names = [job.name for job in backend.jobs]
+    assert len(names) == 2 * (reconciler.MAX_RESTARTS + 1)
+    assert len(set(names)) == len(names)
+
+
 def test_a_job_whose_result_is_not_whole_is_run_again_from_its_last_checkpoint():
     """Backends run no job again that has succeeded, so it has another name."""
     backend = ScriptedBackend("running")

@@ -1,5 +1,7 @@
 """Journals a job's requests for machines (`submissions.json`) and its other fallbacks (`fallbacks.json`).
 
+`again.json` counts the jobs without a result that are no longer in the journal.
+
 An attempt is written down before its job is submitted, and what it leaves its machines for before they are
 left, so that a process restarted after a kill does it. Job names and handles identify jobs at the backend,
 and no job is submitted before the one before it has ended.
@@ -69,6 +71,8 @@ class JobAttempts:
     def __init__(self, folder: Path) -> None:
         self._journal = RequestJournal(folder / FILE, JobAttempt)
         self._fallbacks = Journal(folder / "fallbacks.json", empty=[])
+        self._again = Journal(folder / "again.json", empty=0)
+        self._num_forgotten: int = self._again.read()
         self.all = list(self._journal.read().values())
 
     @property
@@ -91,8 +95,11 @@ class JobAttempts:
 
     @property
     def num_without_result(self) -> int:
-        """The number of jobs that ended well, of which none left a result where another is asked for."""
-        return sum(each.ended == "succeeded" for each in self.all)
+        """The number of jobs that ended well, of which none left a result where another is asked for.
+
+        Those of forgotten attempts count, as the backend still knows their names.
+        """
+        return self._num_forgotten + sum(each.ended == "succeeded" for each in self.all)
 
     @property
     def on_this_placement(self) -> Sequence[JobAttempt]:
@@ -137,7 +144,10 @@ class JobAttempts:
             self._fallbacks.write([*self._fallbacks.read(), kept])
 
     def forget(self) -> None:
-        """Removes all attempts and fallbacks, so that attempts count from zero again."""
+        """Removes all attempts and fallbacks, so that they count from zero again; names of jobs go on."""
+        if self.num_without_result > self._num_forgotten:
+            self._again.write(self.num_without_result)
+            self._num_forgotten = self.num_without_result
         self._fallbacks.remove()  # first: without attempts there is none to take
         self._journal.remove()
         self.all = []
