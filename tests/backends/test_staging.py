@@ -250,6 +250,23 @@ def test_a_model_that_is_not_the_results_stays_away(tmp_path, depot, job):
     assert not (job / "model").exists()
 
 
+@pytest.mark.parametrize("broken", ['{"half', "{}", "[]", "weights"])
+def test_a_result_that_is_not_whole_hides_no_whole_one_of_another_machine(tmp_path, depot, job, broken):
+    for node in (0, 1):
+        machine = tmp_path / f"machine{node}"
+        result = left(machine, weights=str(node).encode())
+        sync = BucketSync(depot, "j", machine, node=node)
+        sync.start()
+        sync.finish()
+    if broken == "weights":
+        depot.files.pipe_file(depot.at("jobs", "j", "up", "0", "model", "model.safetensors"), b"torn")
+    else:
+        depot.files.pipe_file(depot.at("jobs", "j", "up", "0", "result.json"), broken.encode())
+    pull_results(depot, "j", job)
+    assert records.read(Result, job) == result
+    assert (job / "model/model.safetensors").read_bytes() == b"1"
+
+
 def test_lines_of_all_machines_come_home_once_and_those_of_home_stay(tmp_path, depot, job):
     (job / "errors.jsonl").write_text('{"error": "of home"}\n')
     for node in (0, 1):

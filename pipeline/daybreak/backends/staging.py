@@ -27,11 +27,12 @@ from typing import Any
 
 from daybreak.contract import extras
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.records import digest, replace_text
+from daybreak.contract.records import digest, loads, replace_text
 from daybreak.storage import checkout
 from daybreak.storage.bucket import BucketFolder, inside, is_here, s3_code
 from daybreak.storage.source_code import archived_name
 from daybreak.training import worker_errors
+from daybreak.training.recipe import Result
 
 log = logging.getLogger(__name__)
 
@@ -219,12 +220,12 @@ def pull_results(bucket: BucketFolder, name: str, folder: Path) -> None:
             elif path.rpartition("/")[2] in MEASURED:
                 replace_text(folder / path.rpartition("/")[2], files.cat_file(path).decode())
         results = [path for path in paths if path.endswith("/result.json")]
-        if results and not (folder / "result.json").exists():
-            _fetch_model(files, results[0], paths, folder)
+        if not (folder / "result.json").exists():
+            any(_fetch_model(files, result, paths, folder) for result in results)
 
 
-def _fetch_model(files: Any, result: str, paths: list[str], folder: Path) -> None:
-    """Fetches the model and then its result; neither if the model does not match the digest in it."""
+def _fetch_model(files: Any, result: str, paths: list[str], folder: Path) -> bool:
+    """Fetches the model and then its result; neither, and False, if they are not whole or do not match."""
     model = result.removesuffix("result.json") + "model/"
     fresh = folder / ".model.new"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -233,13 +234,19 @@ def _fetch_model(files: Any, result: str, paths: list[str], folder: Path) -> Non
             target = inside(fresh, path.removeprefix(model))
             target.parent.mkdir(parents=True, exist_ok=True)
             files.get_file(path, str(target))
-    text = files.cat_file(result).decode()
-    if not fresh.exists() or digest(fresh) != json.loads(text)["model_digest"]:
+    text = files.cat_file(result).decode(errors="replace")
+    try:
+        expected = loads(Result, text, source=result).model_digest
+    except DataError as error:
+        log.warning("%s; it is not fetched", error)
+        return False
+    if not fresh.exists() or digest(fresh) != expected:
         log.warning("%s does not match the digest in its result; it is not fetched", model)
-        return
+        return False
     shutil.rmtree(folder / "model", ignore_errors=True)
     fresh.rename(folder / "model")
     replace_text(folder / "result.json", text)
+    return True
 
 
 def _add_lines(path: Path, text: str) -> None:
