@@ -1,5 +1,6 @@
 """What is recorded of a job is what it costs, whatever becomes of its machines."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from daybreak.backends.job_recorder import JobRecorder
 from daybreak.backends.place import Rented
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract.record_parts import Rental
+from daybreak.storage.home import Home
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 
 
@@ -109,3 +111,26 @@ def test_a_copy_of_a_home_does_not_pay_for_the_machines_of_the_original(
     assert JobRecorder(place, journal).state(theirs) == "preempted"
     assert submission_journal.usd(tmp_path / "job", place.machines) == 0
     assert journal.read()["t"].state == "preempted"
+
+
+def test_a_copy_of_a_home_leaves_the_updates_of_jobs_that_the_original_only_found(tmp_path: Path) -> None:
+    """As a second job of one name, of which the place tells."""
+
+    class Busy(SmallPlace):
+        def get(self, name: str) -> Rented | None:
+            return Rented(name=name, state="running", created_at=datetime.now(UTC), attempt="t", job="j")
+
+    def recorder(name: str) -> JobRecorder:
+        place = Busy(Cloud(), bucket=str(tmp_path / "bucket"), home=Home(tmp_path / name))
+        return JobRecorder(place, SubmissionJournal(tmp_path / name / "job"))
+
+    original = recorder("original")
+    rented = original.place.get("thing-0")
+    assert rented
+    original.adopt(rented, job="j", rental=Rental(machine=MACHINE.name, region=MACHINE.region))
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    (original.journal.folder / "batch.json").write_text("{}")
+    assert original.state(original.journal.read()["t"]) == "running"
+    copy = recorder("copy")
+    assert copy.state(copy.journal.read()["t"]) == "preempted"
+    assert original.place.bucket and original.place.bucket.text("jobs", "job", "down", "batch.json") == "{}"

@@ -141,7 +141,9 @@ class JobRecorder:
     def adopt(self, rented: Rented, *, job: str, rental: Rental) -> Submission:
         """Records a job of the place as a submission of ours, and returns it as it is recorded."""
         asked_at = rented.created_at.isoformat()
-        submission = Submission(name=rented.attempt, job=job, rental=rental, asked_at=asked_at)
+        submission = Submission(
+            name=rented.attempt, job=job, rental=rental, asked_at=asked_at, home=self.place.home_token
+        )
         return self.journal.adopt(rented.name, submission)
 
     def record_extra(self, extra: Rented, *, job: str, rental: Rental) -> None:
