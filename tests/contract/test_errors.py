@@ -46,13 +46,34 @@ def test_data_that_cannot_be_reached_is_tried_again_and_wrong_data_is_not() -> N
         ("mssql+pyodbc:///?odbc_connect=DRIVER%3D1%3BUID%3Dme%3BPWD%3Dsecret#t", True),
         ("mssql+pyodbc:///?odbc_connect=PWD%3D%7Bse%3Bcret%7D", True),
         ("mssql+pyodbc:///?odbc_connect=PWD={secret};UID=me", True),
+        ("https://host/data?user=me&pass=secret", True),
+        ("https://host/data?db_pass=secret;auth=secret", True),
+        ("https://ghp_secret@raw.githubusercontent.com/x.csv", True),
+        ("https://$SECRET@raw.githubusercontent.com/x.csv", False),
         ("https://me:$SECRET@host/x.csv?sig=${SIG}", False),
+        ("https://me:$ecret@host/x.csv", True),
+        ("https://me:${SIG}cret@host/x.csv", True),
+        ("https://host/x.csv?sig=$ecret", True),
+        ("https://host/x.csv?bypass=1&oauth2=1", False),
+        ("ssh://git@host/x.git", False),
+        ("http://host:8080?user=me@example.com", False),
+        ("http://host:8080#a@b", False),
+        ("http://host?user=me:a@example.com", False),
         ("postgresql://me@host:5432/db#t", False),
         ("https://host:8080/of@shop/x.csv?versionId=3", False),
         ("$URL", False),
         ("/data/a@b:c/x.csv", False),
     ],
 )
-def test_a_url_with_a_password_or_a_key_is_known_and_never_shown(url: str, expected: bool) -> None:
+def test_a_url_with_a_password_or_a_key_is_known_and_never_shown(
+    url: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "of the environment")
+    monkeypatch.setenv("SIG", "of the environment")
     assert has_password(url) is expected
     assert "cret" not in without_password(url).replace("$SECRET", "")
+
+
+@pytest.mark.parametrize("rest", ["?user=me@example.com", "#a@b", ":8080?user=me@example.com", ":80/of@shop"])
+def test_an_at_sign_after_the_host_hides_nothing(rest: str) -> None:
+    assert without_password(f"http://host{rest}") == f"http://host{rest}"

@@ -15,6 +15,7 @@ NothingToDo                exit 99   no new data, nothing to promote
 """
 
 import errno
+import os
 import re
 
 from daybreak.contract import extras
@@ -100,15 +101,17 @@ class NothingToDo(Exception):
     exit_status = 99
 
 
-_USER = re.compile(r"//[^/@\s]+@")
-_PASSWORD = re.compile(r"//[^/@\s:]*:(?!\d+/)[^@\s'\"]+@")  # also one with a slash
+_USER = re.compile(r"//[^/@\s?#]+@")
+_PASSWORD = re.compile(r"//[^/@\s:?#]*:(?!\d+(?:[/?#]|$))[^@\s'\"]+@")  # also one with a slash; no port
+_TOKEN = re.compile(r"https?://[^/@\s:?#]+@", re.IGNORECASE)  # the only use of a user alone on the web
 # As of a query, or of ODBC within one, where `=` and `;` may be escaped and a value be in braces.
 _KEY = re.compile(
-    r"((?:[?&;=]|%3B|%3D)[\w.-]*(?:key|passwd|password|pwd|secret|sig|signature|token)(?:=|%3D))"
+    r"((?:[?&;=]|%3B|%3D)(?:[\w.-]*(?:key|passwd|password|pwd|secret|sig|signature|token)"
+    r"|(?:[\w.-]*[_.-])?(?:auth|pass))(?:=|%3D))"
     r"(?:\{[^}]*\}|%7B(?:(?!%7D).)*%7D|(?:(?!%3B)[^&;\s'\"])+)",
     re.IGNORECASE,
 )
-_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 
 
 def without_password(text: str) -> str:
@@ -121,15 +124,15 @@ def without_password(text: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """Returns whether a URL carries a password or a key, so that it may not be committed.
+    """Returns whether a URL carries a password, a token or a key, so that it may not be committed.
 
-    A variable of the environment in its place does not count.
+    A variable that the environment has does not count in its place; any other is a text with a dollar sign.
 
-    >>> has_password("https://me:secret@host/a.csv"), has_password("https://me:$SECRET@host/a.csv")
+    >>> has_password("https://me:secret@host/a.csv"), has_password("https://me:$PATH@host/a.csv")
     (True, False)
     """
-    fixed = _VARIABLE.sub("", url)
-    return bool(_PASSWORD.search(fixed) or _KEY.search(fixed))
+    fixed = _VARIABLE.sub(lambda name: "" if (name[1] or name[2]) in os.environ else name[0], url)
+    return any(pattern.search(fixed) for pattern in (_PASSWORD, _TOKEN, _KEY))
 
 
 _OF_A_NETWORK = (

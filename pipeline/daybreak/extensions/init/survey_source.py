@@ -106,8 +106,8 @@ def plug_of(url: str) -> dict[str, Any]:
     if has_password(url):
         of_table = f"#{table}" if sign else ""
         raise ParamsError(
-            f"the URL has a password or a key, which would be committed; put it into a variable of the "
-            f"environment, and write --from '$NAME{of_table}'"
+            f"the URL has a password or a key, which would be committed; set a variable of the "
+            f"environment to it, and write --from '$NAME{of_table}'"
         )
     if sign and ("://" in address or address.startswith("$")):
         return {"use": "daybreak:Database", "url": address, "table": table}
