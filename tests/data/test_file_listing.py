@@ -3,6 +3,9 @@
 from datetime import date
 from pathlib import Path
 
+import pytest
+
+from daybreak.contract.errors import ParamsError
 from daybreak.data.file_formats import SUFFIXES
 from daybreak.data.file_listing import FileListing
 from daybreak.data.file_reader import FileReader
@@ -47,3 +50,10 @@ def test_a_file_is_read_under_the_table_s_names_with_the_keys_of_its_folders(tmp
     )
     ((row,),) = [reader.read(str(path)).to_pylist()]
     assert (row["time"].date(), row["price"], row["shop"]) == (date(2025, 1, 31), "1", "north")
+
+
+@pytest.mark.parametrize("place", ["{day}", "{day:%Y%m%d}", "{hour}"])
+def test_a_day_after_the_question_mark_is_refused_without_a_word_of_the_key_there(place: str) -> None:
+    with pytest.raises(ParamsError, match=r"https://host/export has the place of a day .*; name") as error:
+        FileListing(f"https://host/export?sig=topsecret&day={place}", suffixes=SUFFIXES, kind="file")
+    assert "topsecret" not in str(error.value)

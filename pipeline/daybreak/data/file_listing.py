@@ -53,6 +53,11 @@ class FileListing:
         if self.root.startswith(WEB):
             self.root, sign, query = self.root.partition("?")
             self._query, url = f"{sign}{query}", url.partition("?")[0]
+            if day_files.is_pattern(query):
+                raise ParamsError(
+                    f"source.url {url} has the place of a day or an hour after the question mark, where none "
+                    f"is filled in; name the day in the path, before the question mark"
+                )
         self.url = url
         self._system.invalidate_cache()  # fsspec keeps systems, and some keep listings, for a whole process
         self._is_pattern = day_files.is_pattern(self.root)
