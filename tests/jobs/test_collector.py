@@ -17,7 +17,7 @@ from daybreak.contract.record_types import Night
 from daybreak.contract.sections import Plug
 from daybreak.contract.workload import make_model, write_state
 from daybreak.jobs import launcher, observed_job
-from daybreak.jobs.collector import MODEL, POINTS, _losses, collect
+from daybreak.jobs.collector import MODEL, POINTS, collect, loss_points
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.registry.weights import load_model
@@ -218,7 +218,7 @@ def test_the_record_keeps_the_attempts_their_price_and_the_curve_of_the_loss():
 def test_the_curve_of_the_loss_has_nothing_that_a_restart_took_back():
     lost = [{"seen": 10 * at, "loss": 1.0} for at in range(1, 31)]
     again = [{"seen": 200 + 10 * at + 5, "loss": 0.5} for at in range(20)]  # from the checkpoint at 200
-    curve = _losses(lost + again)
+    curve = loss_points(lost + again)
     assert curve == (*((10 * at, 1.0) for at in range(1, 21)), *((205 + 10 * at, 0.5) for at in range(20)))
 
 

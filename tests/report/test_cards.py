@@ -1,6 +1,7 @@
 """The cards of a team's class: what is shown of a night, within limits, and what becomes of a failure."""
 
 import base64
+import json
 import os
 import re
 import struct
@@ -10,6 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from toy import Toy
 
@@ -239,6 +243,36 @@ def test_no_image_is_shown_that_a_browser_could_not_take(png: str, why: str) -> 
     assert why in card.failed
 
 
+def test_images_that_are_not_shown_take_no_room_from_others() -> None:
+    refused = OwnCard(title="a", png=image(10, 10, num_bytes=600_000))
+    shown = cards.bounded([refused, refused, OwnCard(title="b", png=image(9, 9, num_bytes=400_000))])
+    assert [bool(card.png) for card in shown] == [False, False, True]
+
+
+def test_joiners_stay_in_texts_as_scripts_need_them() -> None:
+    text = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \U0001f468\u200d\U0001f469"
+    (card,) = cards.bounded([OwnCard(title=text, text=f"{text}\u202e")])
+    assert (card.title, card.text) == (text, f"{text} ")
+
+
+def test_a_class_that_shows_no_card_has_no_section(night: Path) -> None:
+    score(records.read(Night, records.RUN))
+    records.LOOKS.mkdir(exist_ok=True)
+    none = Cards(at=clock.utc(), cards=())
+    records.write(none, records.LOOKS)
+    assert 'id="cards"' not in page.write(Home(night), night, []).read_text()
+
+
+def test_tables_show_any_values_and_columns() -> None:
+    frame = pd.DataFrame(
+        {"a": [1, 2], "b": [np.array([1, 2]), np.array([])]}, index=pd.Index([7, 8], name="a")
+    )
+    shown = cards._table("t", frame)
+    assert shown.head == ("a", "a", "b")
+    assert shown.rows == (("7", "1", "[1 2]"), ("8", "2", "[]"))
+    assert cards._table("t", pa.chunked_array([[1, 2]])).rows == (("1",), ("2",))
+
+
 def test_images_together_have_a_limit() -> None:
     shown = cards.bounded([OwnCard(title="a", png=image(9, 9, num_bytes=400_000)) for _ in range(4)])
     assert [bool(card.png) for card in shown] == [True, True, False, False]
@@ -305,3 +339,12 @@ def test_the_stage_evaluate_shows_the_cards_and_goes_on_where_they_fail(
     (card,) = records.read(Cards, records.LOOKS).cards
     assert "Parameter is not shown" in card.failed
     assert records.read(Evaluation, records.RUN).num_samples
+
+
+def test_the_losses_so_far_are_those_of_the_model_as_the_record_has_them(night: Path) -> None:
+    job = Path("data/work/jobs/one")
+    job.mkdir(parents=True)
+    beats = [(10, 4.0), (20, 3.0), (30, 2.5), (20, 2.75), (30, float("nan"))]
+    lines = [{"seen": seen, "loss": loss, "filler": "x" * 200_000} for seen, loss in beats]
+    (job / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert cards._facts(night, None)["losses"] == ((10, 4.0), (20, 2.75))

@@ -226,7 +226,8 @@ def quantity(value: object) -> str:
     if isinstance(value, float):
         plain = f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value:.4g}"
         return plain.replace("-", "−")
-    return NONE if value in (None, "") else str(value)
+    # Arrays compare by element.
+    return NONE if value is None or (isinstance(value, str) and not value) else str(value)
 
 
 def operations(value: float) -> str:

@@ -169,13 +169,13 @@ def collect(
         sync=result.sync,
         short_of_memory=result.short_of_memory,
         num_skipped=result.num_skipped,
-        losses=_losses(beats),
+        losses=loss_points(beats),
         attempts=tuple(_span(each, starts, until=result.ended_at) for each in attempts.all),
         restarted_at=tuple(datetime.fromisoformat(each["time"]) for each in starts[1:]),
     )
 
 
-def _losses(beats: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, float], ...]:
+def loss_points(beats: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, float], ...]:
     """Returns the curve of the loss for people to look at, of what was trained twice the last.
 
     A restart goes back to a checkpoint: what came after that is no more part of the model.

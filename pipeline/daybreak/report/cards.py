@@ -32,6 +32,7 @@ from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import ARRAYS
 from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.scores import Columns, read_scores
+from daybreak.jobs import collector
 from daybreak.jobs.cost_tracker import JOBS
 from daybreak.registry.host import CodeHost, NoAnswer
 from daybreak.registry.weights import MODEL, load_model
@@ -48,6 +49,7 @@ MOST_TITLE, MOST_TEXT, MOST_CELL, MOST_WORDS = 100, 10_000, 120, 300  # characte
 MOST_ROWS, MOST_COLUMNS, MOST_FIGURES = 50, 12, 24
 MOST_PNG_BYTES, MOST_SIDE = 500_000, 4000  # of an image; pixels of a side
 MOST_BYTES = 1_000_000  # of all images
+KEPT = "\n\u200c\u200d"  # of characters that are not printed
 PNG = b"\x89PNG\r\n\x1a\n"
 TAKEN = "give text, a number, numbers by name, a table, a figure of matplotlib, or the bytes of a PNG file"
 VEGA = "a Vega-Lite chart needs a renderer: give it as PNG, as vl_convert.vegalite_to_png makes it"
@@ -131,11 +133,10 @@ def _facts(folder: Path, evaluation: Evaluation | None) -> dict[str, Any]:
     """Returns what is known of the night in a folder, as JSON values."""
     night = records.read(Night, folder / records.RUN)
     training = records.find(Training, folder / records.RUN)
-    beats = [] if training else _heartbeats(folder)
     return {
         "id": night.id,
         "day": str(night.day),
-        "losses": training.losses if training else [(beat["seen"], beat["loss"]) for beat in beats],
+        "losses": training.losses if training else collector.loss_points(_heartbeats(folder)),
         "validations": training.validations if training else [],
         "metrics": evaluation.metrics if evaluation else {},
         "is_scored": evaluation is not None,
@@ -145,7 +146,7 @@ def _facts(folder: Path, evaluation: Evaluation | None) -> dict[str, Any]:
 def _heartbeats(folder: Path) -> list[dict[str, Any]]:
     """Returns the heartbeats of the job that was asked for last."""
     jobs = sorted((folder / JOBS).glob("*/progress.jsonl"), key=lambda path: path.stat().st_mtime)
-    return jsonl.newest(jobs[-1]) if jobs else []
+    return jsonl.whole(jobs[-1]) if jobs else []
 
 
 def bounded(cards: Iterable[OwnCard]) -> tuple[OwnCard, ...]:
@@ -164,10 +165,10 @@ def bounded(cards: Iterable[OwnCard]) -> tuple[OwnCard, ...]:
             failed=without_password(_text(card.failed, MOST_WORDS)),
         )
         if card.png:
-            num_bytes += len(card.png) * 3 // 4
-            why = _no_image(card.png)
-            if num_bytes > MOST_BYTES:
+            why, size = _no_image(card.png), len(card.png) * 3 // 4
+            if not why and num_bytes + size > MOST_BYTES:
                 why = f"the images have more than {formats.size(MOST_BYTES)} together; draw them smaller"
+            num_bytes += 0 if why else size
             kept = replace(kept, failed=why) if why else replace(kept, png=card.png)
         shown.append(kept)
     return tuple(shown)
@@ -191,9 +192,9 @@ def _no_image(png: str) -> str:
 
 
 def _text(text: str, most: int) -> str:
-    """Returns text without characters that steer, of at most so many."""
+    """Returns text without characters that steer, of at most so many; joiners are letters to some scripts."""
     cut = text if len(text) <= most else f"{text[: most - 1]}…"
-    return "".join(one if one.isprintable() or one == "\n" else " " for one in cut)
+    return "".join(one if one.isprintable() or one in KEPT else " " for one in cut)
 
 
 def _failed(title: str, why: str) -> OwnCard:
@@ -281,13 +282,13 @@ def _table(title: str, content: Any) -> OwnCard:
 
     if isinstance(content, list):
         frame = pd.DataFrame(content[:MOST_ROWS])
-    elif hasattr(content, "to_pandas"):
-        frame = content.slice(0, MOST_ROWS).to_pandas()
     else:
-        frame = content.to_frame() if isinstance(content, pd.Series) else content
-        frame = frame.head(MOST_ROWS)
+        is_pandas = not hasattr(content, "to_pandas")
+        frame = content.head(MOST_ROWS) if is_pandas else content.slice(0, MOST_ROWS).to_pandas()
+        if isinstance(frame, pd.Series):
+            frame = frame.to_frame()
         if not isinstance(frame.index, pd.RangeIndex):
-            frame = frame.reset_index()
+            frame = frame.reset_index(allow_duplicates=True)
     notes = [
         _first(MOST_ROWS, len(content), "rows"),
         _first(MOST_COLUMNS, len(frame.columns), "columns"),

@@ -141,6 +141,8 @@ def test_a_night_that_trains_shows_the_cards_of_its_class_and_asks_for_the_page_
             assert "a <em>word</em>" in shown
             states.append(other(*states))
             assert f'data-page="{states[-1]}"' in shown
+        records.write(Cards(at=night.started_at, cards=()), folder / records.LOOKS)
+        assert 'id="cards"' not in get(f"{address}/nights/shop/2026-11-25/").text
 
 
 @pytest.mark.parametrize("night", ["n" * 300, "n" + "\U00020000" * 80, "a%00b"])
