@@ -172,6 +172,27 @@ def test_a_home_without_figures_computes_the_same_ones(here: Path) -> None:
     ]
 
 
+def test_figures_that_another_release_wrote_are_computed_again(here: Path) -> None:
+    days = [FIRST + timedelta(days=number) for number in range(NUM_DAYS)]
+    before = kept(days)
+    for path in FIGURES.glob("day=*.json"):
+        old = json.loads(path.read_text())
+        old["figures"] = {name: values[2:] for name, values in old["figures"].items()}
+        path.write_text(json.dumps(old | {"of": "other code"}) + "\n")
+    deliver(TONIGHT)
+    assert broken(judge(TONIGHT)) == []
+    assert kept(days) == before
+    deliver(TONIGHT, times=1.5)
+    with pytest.raises(DataError, match="price by its item"):
+        judge(TONIGHT)
+
+
+def test_limits_of_a_suite_that_no_figure_is_called_are_told(here: Path) -> None:
+    deliver(TONIGHT)
+    (line,) = broken(judge(TONIGHT, suite="drift: off\nlimits: {price by item: warn, price by hour: off}\n"))
+    assert line.startswith("the suite's limits name price by hour, which no figure of a day is called")
+
+
 def test_figures_are_computed_again_only_of_what_is_new(here: Path) -> None:
     path = FIGURES / f"day={FIRST}.json"
     marked = json.loads(path.read_text())

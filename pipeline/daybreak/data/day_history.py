@@ -11,6 +11,7 @@ night.
 import hashlib
 import inspect
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -30,6 +31,7 @@ from daybreak.data.day_sample import SKETCH, Sample, read_sample, sample_of, sim
 from daybreak.data.features import is_ripe
 from daybreak.data.figure import Figure, Sort
 from daybreak.data.suite import Suite
+from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
     Rows = Callable[[date], pa.Table]  # the clean rows of a day
+
+log = logging.getLogger(__name__)
 
 FIGURES = Path("data/figures")
 LEAST_CHANGE = 1e-9  # by which a figure of a restated day is another one
@@ -80,20 +84,42 @@ def figures_off(suite: Suite) -> list[str]:
     return [name for name, how in limits.items() if how == "off"]
 
 
+def unknown_limits(
+    suite: Suite, params: ValidateParams, history: Mapping[date, Known]
+) -> tuple[Expectation, ...]:
+    """Returns a warning of names in the limits of the suite that no figure has; () of a short history."""
+    limits = suite.limits if isinstance(suite.limits, dict) and has_limits(suite, params) else {}
+    unknown = sorted(set(limits).difference(*(known.figures for known in history.values())))
+    if not unknown or len(history) < LEAST_BEFORE + LEAST_ERRORS:
+        return ()
+    rule = (
+        f"the suite's limits name {', '.join(unknown)}, which no figure of a day is called, so that these "
+        f"have no effect; the names are in {FIGURES}"
+    )
+    log.warning("%s", rule)
+    return (Expectation(rule=rule, column="(day)", num_failed=0, success=False),)
+
+
 def days() -> list[date]:
     """Returns the days whose figures are kept, in order."""
     return sorted(date.fromisoformat(path.stem[4:]) for path in FIGURES.glob("day=*.json"))
 
 
 def read() -> dict[date, Known]:
-    """Returns the figures that are kept, by day."""
+    """Returns the figures that are kept, by day; none of a day whose figures another release has written.
+
+    Those are computed again, as the code is part of the digest `of`.
+    """
     kept = {}
     for day in days():
         content = json.loads((FIGURES / f"day={day}.json").read_text())
-        figures = {
-            name: Figure(Sort[sort], tuple(of), *amount)
-            for name, (sort, of, *amount) in content["figures"].items()
-        }
+        try:
+            figures = {
+                name: Figure(Sort[sort], tuple(of), *amount)
+                for name, (sort, of, *amount) in content["figures"].items()
+            }
+        except (KeyError, TypeError, ValueError):
+            figures = {}
         kept[day] = Known(
             of=content["of"],
             figures=figures,
@@ -241,7 +267,7 @@ def judged(
             for name, own in figures[day].items()
             if name not in before or abs(before[name].value - own.value) > LEAST_CHANGE
         }
-        if day in kept and not changed:
+        if day in kept and (not changed or (not before and day != night)):
             continue
         known = learn(figures, day, false_alarms_per_year=false_alarms_per_year, label=label, off=off)
         limits = [

@@ -1,4 +1,4 @@
-"""The figures of a day: what each is called, the family whose rate of false alarms it shares, its sentence.
+"""Names the figures of a day, their families, which share a rate of false alarms, and their sentences.
 
 daybreak/data/day_figures.py computes them, daybreak/data/daily_limits.py learns their limits. A figure is
 named by its sort and the columns that it is of, which may have any name. Pure.

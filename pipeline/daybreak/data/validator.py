@@ -107,6 +107,7 @@ def validate(
             *found.expectations(),
             *passed.note,
             *passed.unusual,
+            *day_history.unknown_limits(suite, params, figures),
             *map(slow_drift.warning, trends),
             *unlike,
             *refused.values(),
