@@ -97,14 +97,16 @@ night: setup ## one night through Airflow, in this terminal: [DAY=2026-11-20]
 	@COLUMNS=$${COLUMNS:-140} daybreak status --last 5
 	@echo "Look further: make report opens the board, make up starts Airflow and MLflow, git log nights -- is the ledger"
 
-# Of Airflow's log: which stage runs, and what it says to a person.
+# Of Airflow's log: which stage runs, and what it says to a person; the end of the log where nothing was said.
 define PROGRESS
+{ ends[NR % 10] = $$0 }
 /Running command: .* -m daybreak [a-z]+/ {
-  sub(/.* -m daybreak /, ""); sub(/[^a-z].*/, ""); if ($$0 != stage) { stage = $$0; print; fflush() }; next }
-/^make night: / { sub(/^make night: /, "          "); print; fflush() }
+  sub(/.* -m daybreak /, ""); sub(/[^a-z].*/, ""); if ($$0 != stage) { said = stage = $$0; print; fflush() }; next }
+/^make night: / { said = sub(/^make night: /, "          "); print; fflush() }
 /Tmp dir root|Output:|Temporary script|Running command|exited with|Return code|new reschedule|Poking/ { next }
 /\] loc=(subprocess|bash|command_sensor)\.py/ {
   sub(/^[^ ]* \[[a-z ]*\] /, ""); sub(/ *\[airflow\.task.*/, ""); if (!/^{/) { print "          " $$0; fflush() } }
+END { if (!said) for (n = NR - 9; n <= NR; n++) if (n > 0) print "          " ends[n % 10] }
 endef
 export PROGRESS
 

@@ -111,14 +111,23 @@ def test_a_checkout_that_may_not_be_written_to_runs_the_nights_of_a_home_elsewhe
     assert f"{ROOT} may not be written to, and its .venv is missing or older than" in stale.stdout
     words = ["make", "--silent", "night", "--old-file=.venv/ready", f"DAYBREAK_HOME={home}", f"DAY={NIGHT}"]
     kept = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
-    night = subprocess.run(
-        [*by, *words, f"AIRFLOW_PORT={free_port()}"],
-        env={**kept, "PYTHONPATH": str(OWN)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert night.returncode == 0, night.stdout
+
+    def night(airflow: Path) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*by, *words, f"AIRFLOW_PORT={free_port()}", f"AIRFLOW_HOME={airflow}"],
+            env={**kept, "PYTHONPATH": str(OWN)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    (tmp_path / "airflow" / "airflow.db").mkdir(parents=True)
+    (tmp_path / "airflow" / "ready").touch()
+    failed = night(tmp_path / "airflow")
+    assert failed.returncode == 2
+    assert "unable to open database file" in failed.stdout  # the reason, though no stage came to say it
+    done = night(home / "var" / "airflow")
+    assert done.returncode == 0, done.stdout
     (folder,) = home.glob("nights/*")
     assert records.read(Release, folder / records.RUN).version == 1
 

@@ -48,6 +48,8 @@ class Volume:
         while subprocess.run(["umount", str(self.folder)], capture_output=True, check=False).returncode:
             assert time.monotonic() < until, f"{self.folder} is in use"
             time.sleep(0.1)
+        # Another process' mount namespace may still hold the one that failed, and would share it.
+        self._image = Path(shutil.copyfile(self._image, self._image.with_suffix(f".{time.monotonic_ns()}")))
         self._mount()
 
     def _mount(self) -> None:
