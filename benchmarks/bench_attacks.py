@@ -8,15 +8,9 @@ after: code run that the ledger does not hold, a secret seen, a verdict or a rec
 Memory is what the test took at its peak, with all processes that it started (benchmarks/peak_memory.py).
 """
 
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Literal, NamedTuple
-from xml.etree import ElementTree
 
-from benchmarks.frame import QUICK, ROOT, Target, finish, table
+from benchmarks.frame import QUICK, Target, finish, table, tested
 from benchmarks.peak_memory import PROPERTY
 from tests.security.test_escapes import WAYS
 from tests.security.test_left_files import WHAT
@@ -851,15 +845,9 @@ def main() -> None:
 
 def outcomes(tests: list[str]) -> tuple[set[str], set[str], dict[str, int]]:
     """The tests of which every case ran and passed, those that this machine skips, and bytes at the peak."""
-    with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.xml"
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.peak_memory", f"--junitxml={report}"]
-        environment = {name: value for name, value in os.environ.items() if name != "RECORD"}
-        subprocess.run([*words, *dict.fromkeys(tests)], cwd=ROOT, env=environment, check=False)
-        cases = list(ElementTree.parse(report).iter("testcase"))
     passed: dict[str, bool] = {}
     skipped, took = set(), dict[str, int]()
-    for case in cases:
+    for case in tested("-p", "benchmarks.peak_memory", *dict.fromkeys(tests)):
         whole = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         peak = case.find(f"properties/property[@name='{PROPERTY}']")
         has_run = {each.tag for each in case} <= {"properties", "system-out", "system-err"}

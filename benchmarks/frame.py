@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
+from xml.etree import ElementTree
 
 import psutil
 
@@ -119,6 +120,16 @@ def pipeline(folder: Path, *words: str, expect: int | None = 0) -> subprocess.Co
     if expect is not None and done.returncode != expect:
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     return done
+
+
+def tested(*words: str) -> list[ElementTree.Element]:
+    """Runs pytest with these words, and returns its cases, as the report for JUnit has them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.xml"
+        environment = {name: value for name, value in os.environ.items() if name != "RECORD"}
+        call = [sys.executable, "-m", "pytest", "-q", "-o", "junit_family=xunit1", f"--junitxml={report}"]
+        subprocess.run([*call, *words], cwd=ROOT, env=environment, check=False)
+        return list(ElementTree.parse(report).iter("testcase"))
 
 
 def champion_of(home: Path) -> int:
