@@ -128,6 +128,9 @@ def test_the_status_as_json_has_whole_figures_and_a_rollback_has_none() -> None:
     assert training
     assert rows[-1]["elapsed_s"] == training.elapsed_s
     assert (rows[-1]["verdict"], rows[-1]["limit_s"], rows[-1]["bound"]) == ("promoted", 64800, "compute")
+    assert (rows[-1]["effect"], rows[-1]["by"]) == (row_of(whole(12)).effect, None)
+    assert rows[-1]["trained_s"] == training.took_s
+    assert 0.5 < rows[-1]["trained_s"] / rows[-1]["predicted_s"] < 2
     failed = next(row for row in rows if row["outcome"] == "failed")
     assert failed["cost_usd"] is None
 

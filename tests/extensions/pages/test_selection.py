@@ -20,6 +20,9 @@ def test_nights_are_found_by_model_outcome_and_words_of_their_reason() -> None:
     assert {row.outcome for _, row in failed.shown} == {"failed"}
     assert select(ROWS, Query(text="QUARANTINED rows")).num == failed.num
     assert select(ROWS, Query(text="no such word")).num == 0
+    assert select(ROWS, Query(text="g2-standard")).num == 60 - failed.num  # which had no plan
+    assert select(ROWS, Query(text="I/O")).num == select(ROWS, Query(text="io i/o")).num
+    assert 0 < select(ROWS, Query(text="i/o")).num < 30
 
 
 @given(st.sampled_from(["day", "score", "effect", "ready", "cost", "predicted", "rows"]), st.booleans())

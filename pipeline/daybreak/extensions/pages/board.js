@@ -8,16 +8,17 @@
   const table = () => main.querySelector("table.nights");
   const isWhole = () => table() !== null && "whole" in table().dataset;
   let sorted = null; // {column, descending}
+  const given = main.querySelector("table.nights thead [aria-sort]"); // as the address asks
+  if (given) sorted = {column: given.cellIndex, descending: given.ariaSort === "descending"};
 
-  const value = (row, column) => {
+  const value = (row, column, isNumber) => {
     const cell = row.cells[column];
     if (!cell || cell.colSpan > 1) return null;
     const text = cell.dataset.v ?? cell.textContent.trim();
     if (text === "" || text.startsWith("–")) return null;
-    const number = Number(text.split(/\s/)[0].replaceAll(",", "").replace("−", "-").replace(/^\+/, ""));
-    return Number.isNaN(number) ? text : number;
+    return isNumber ? Number(text.replaceAll(",", "")) : text;
   };
-  const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+  const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
   const filter = () => {
     const form = main.querySelector("form.filter");
@@ -27,8 +28,7 @@
     const words = (q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of table().tBodies[0].rows) {
-      const text = `${row.textContent} ${row.title}`.toLowerCase();
-      const fits = (!model || row.dataset.m === model) && (!outcome || row.dataset.o === outcome) && (!month || row.cells[0].textContent.trim().startsWith(month)) && words.every(word => text.includes(word));
+      const fits = (!model || row.dataset.m === model) && (!outcome || row.dataset.o === outcome) && (!month || row.cells[0].dataset.v.startsWith(month)) && words.every(word => row.dataset.q.includes(word));
       row.hidden = !fits;
       shown += fits;
     }
@@ -39,11 +39,12 @@
   };
   const sort = () => {
     if (!sorted) return;
-    const body = table().tBodies[0];
-    const keyed = [...body.rows].map(row => [value(row, sorted.column), row]);
+    const body = table().tBodies[0], heads = all("thead th", table()), isNumber = heads[sorted.column].classList.contains("n");
+    const newest = [...body.rows].sort((a, b) => b.dataset.t - a.dataset.t); // the order of those that are equal, as by the server
+    const keyed = newest.map(row => [value(row, sorted.column, isNumber), row]);
     const known = keyed.filter(([key]) => key !== null).sort(([a], [b]) => compare(a, b) * (sorted.descending ? -1 : 1));
     body.append(...known.map(([, row]) => row), ...keyed.filter(([key]) => key === null).map(([, row]) => row));
-    all("thead th", table()).forEach((head, at) => {
+    heads.forEach((head, at) => {
       if (at === sorted.column) head.setAttribute("aria-sort", sorted.descending ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
@@ -56,7 +57,9 @@
     event.preventDefault();
     const column = head.cellIndex;
     sorted = {column, descending: sorted?.column === column ? !sorted.descending : column > 0};
+    main.querySelector("form.filter [name=sort]").value = (sorted.descending ? "-" : "") + head.dataset.key;
     sort();
+    filter();
   };
   main.addEventListener("click", chosen);
   main.addEventListener("keydown", event => { if (event.key === "Enter" && event.target.tagName === "TH") chosen(event); });

@@ -17,9 +17,20 @@ from daybreak.extensions.pages import live, night_charts
 from daybreak.extensions.pages.live import RunningPage
 from daybreak.extensions.pages.night_charts import Chart
 from daybreak.extensions.pages.running import RunningNight, line
-from daybreak.extensions.pages.selection import OUTCOMES, PER_PAGE, Query, chosen_of, month_of, select
+from daybreak.extensions.pages.selection import (
+    MOST_SEARCHED,
+    OUTCOMES,
+    PER_PAGE,
+    Query,
+    chosen_of,
+    day_of,
+    month_of,
+    searched,
+    select,
+)
 from daybreak.prediction.scorecard import COVERED, LEAST_NIGHTS
 from daybreak.prediction.scorecard import NIGHTS as SCORED
+from daybreak.profiling.explain import BOUNDS
 from daybreak.report import outcome
 from daybreak.report.night_rows import NightRow
 from daybreak.report.templates import render
@@ -29,7 +40,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
 COLUMNS = (  # key to sort by, words, is it a number?
     ("day", "Day", False),
     ("model", "model", False),
@@ -153,10 +163,12 @@ def _page(
         columns=COLUMNS,
         outcomes=OUTCOMES,
         bounds=BOUNDS,
+        searched=searched,
+        most_searched=MOST_SEARCHED,
         is_served=not file,
         address=lambda **changed: _file(file, changed["page"]) if file else _address(query, changed),
         number=lambda value: "" if value is None else f"{value:.6g}",
-        day_of=lambda s: f"{datetime.fromtimestamp(s, UTC):%Y-%m-%d}",
+        day_of=day_of,
         time_of=lambda s: f"{datetime.fromtimestamp(s, UTC):%H:%M} UTC",
         at=at,
         running=live.part(running, at=at),
@@ -168,8 +180,14 @@ def _page(
 def nights_of(models: Sequence[Model], query: Query) -> list[dict[str, Any]]:
     """Returns the nights of all pages that are asked for as JSON values, each with its model."""
     nights = chosen_of(_newest_first(models), query)
+    gone = {(model.name, version) for model in models for version in taken_back(model.rows)}
     values = status_rows([row for _, row in nights])
-    return [{"model": model} | value for (model, _), value in zip(nights, values, strict=True)]
+    return [
+        {"model": model}
+        | value
+        | ({} if row.is_rollback else {"taken_back": bool(row.release and (model, row.release[0]) in gone)})
+        for (model, row), value in zip(nights, values, strict=True)
+    ]
 
 
 def _newest_first(models: Sequence[Model]) -> list[tuple[str, NightRow]]:
@@ -295,6 +313,7 @@ def status_rows(rows: Sequence[NightRow]) -> list[dict[str, Any]]:
             "night": None if row.is_rollback else row.night,
             "outcome": row.outcome,
             "verdict": row.verdict,
+            "by": row.by or None,
             "reason": row.reason,
             "champion": row.serves or None,
             "closed_at": at,
@@ -303,7 +322,10 @@ def status_rows(rows: Sequence[NightRow]) -> list[dict[str, Any]]:
         if not row.is_rollback:
             shown |= {
                 "day": row.day,
+                "failed": row.failed or None,
                 "elapsed_s": row.elapsed_s,
+                "trained_s": row.trained_s,
+                "predicted_s": row.predicted_s[1] if row.predicted_s else None,
                 "limit_s": row.train_within_s,
                 "decided_s": row.decided_s,
                 "decide_within_s": row.decide_within_s,
@@ -312,6 +334,7 @@ def status_rows(rows: Sequence[NightRow]) -> list[dict[str, Any]]:
                 "rental": row.rental or None,
                 "score": row.score,
                 "champion_score": row.champion_score,
+                "effect": row.effect,
                 "bound": row.bound or None,
                 "rows": row.num_rows,
                 "quarantined": row.num_quarantined,

@@ -228,8 +228,11 @@ def _around(model: str, night: str, rows: Sequence[NightRow]) -> dict[str, str]:
 def _pages(home: FleetHome, rows: Sequence[NightRow]) -> dict[str, str]:
     """Returns the address of each night's page: here, or MLflow's copy."""
     nights, addresses = home.folder / "nights", {}
+    here = (
+        {path.name for path in nights.iterdir()} if nights.is_dir() else set()
+    )  # few of all that there were
     for row in rows:
-        if (nights / row.night / links.PAGE).exists():
+        if row.night in here and (nights / row.night / links.PAGE).exists():
             addresses[row.night] = links.served(home.model, row.night)
         elif kept := links.kept_page(row):
             addresses[row.night] = kept

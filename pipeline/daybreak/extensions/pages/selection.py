@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from daybreak.profiling.explain import BOUNDS
 from daybreak.report.night_rows import NightRow
 
 PER_PAGE = 1000
+MOST_SEARCHED = 100  # letters
 OUTCOMES = {
     "promoted": "promoted",
     "kept": "champion kept",
@@ -16,10 +18,10 @@ OUTCOMES = {
     "rollback": "rolled back",
 }
 _SORTS: dict[str, Callable[[str, NightRow], Any]] = {
-    "day": lambda model, row: row.day,
+    "day": lambda model, row: day_of(row),
     "model": lambda model, row: model,
     "verdict": lambda model, row: row.verdict,
-    "serves": lambda model, row: row.serves,
+    "serves": lambda model, row: row.serves or None,
     "score": lambda model, row: row.score,
     "effect": lambda model, row: row.effect,
     "ready": lambda model, row: row.decided_s,
@@ -27,7 +29,7 @@ _SORTS: dict[str, Callable[[str, NightRow], Any]] = {
     "predicted": lambda model, row: (
         None if row.predicted_s is None or row.trained_s is None else row.trained_s / row.predicted_s[1]
     ),
-    "bound": lambda model, row: row.bound,
+    "bound": lambda model, row: BOUNDS.get(row.bound),
     "rows": lambda model, row: row.num_rows,
     "quarantined": lambda model, row: row.num_quarantined,
 }
@@ -40,7 +42,7 @@ class Query:
     model: str = ""
     outcome: str = ""
     month: str = ""  # of the night's day, as 2026-11
-    text: str = ""  # in the day, the night, the verdict or its reason
+    text: str = ""  # words that are all in what `searched` gives
     sort: str = ""  # a column; "": newest first
     descending: bool = False
     page: int = 1
@@ -65,7 +67,7 @@ def query_of(values: Mapping[str, str]) -> Query:
         model=values.get("model", ""),
         outcome=values.get("outcome", "") if values.get("outcome", "") in OUTCOMES else "",
         month=month if re.fullmatch(r"[0-9]{4}-[0-9]{2}", month) else "",
-        text=values.get("q", "")[:100],
+        text=values.get("q", "")[:MOST_SEARCHED],
         sort=sort.removeprefix("-") if sort.removeprefix("-") in _SORTS else "",
         descending=sort.startswith("-"),
         page=int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1,
@@ -88,7 +90,12 @@ def select(nights: Sequence[tuple[str, NightRow]], query: Query) -> Selection:
 
 def month_of(row: NightRow) -> str:
     """Returns the month of a night's day, or of a rollback's, as 2026-11."""
-    return f"{datetime.fromtimestamp(row.closed_at, UTC):%Y-%m}" if row.is_rollback else row.day[:7]
+    return day_of(row)[:7]
+
+
+def day_of(row: NightRow) -> str:
+    """Returns a night's day, or the one on which a rollback was made, as 2026-11-24."""
+    return f"{datetime.fromtimestamp(row.closed_at, UTC):%Y-%m-%d}" if row.is_rollback else row.day
 
 
 def chosen_of(nights: Sequence[tuple[str, NightRow]], query: Query) -> list[tuple[str, NightRow]]:
@@ -108,5 +115,14 @@ def _is_asked_for(model: str, row: NightRow, query: Query) -> bool:
         return False
     if not month_of(row).startswith(query.month):
         return False
-    searched = f"{row.day} {row.night} {model} {row.verdict} {row.bound} {row.rental} {row.by} {row.reason}"
-    return all(word in searched.casefold() for word in query.text.casefold().split())
+    text = searched(model, row)
+    return all(word in text for word in query.text.lower().split())
+
+
+def searched(model: str, row: NightRow) -> str:
+    """Returns what words are looked for in, in lower case: the page has it too, for the script's search.
+
+    Lower case is that of `toLowerCase` in a browser, which `casefold` is not.
+    """
+    told = (day_of(row), row.night, model, row.verdict, row.failed, row.by, row.rental, row.reason)
+    return " ".join([*filter(None, told), *([row.bound, BOUNDS[row.bound]] if row.bound else [])]).lower()
