@@ -22,8 +22,9 @@ BASE = [Requirement(text) for text in PROJECT["dependencies"]]
 WITH_ALL = BASE + [
     Requirement(text) for name in Requirement(*OF_EXTRAS["all"]).extras for text in OF_EXTRAS[name]
 ]
-# What the core imports of an extra: for a bucket of Google's, processes of `make up`, a TPU.
+# What the core imports of an extra: for a team's charts, a bucket of Google's, processes of `make up`, a TPU.
 WHERE_ASKED = {
+    "daybreak.report.cards": {"vl_convert"},
     "daybreak.storage.lifecycle": {"google"},
     "daybreak.supervisord_listener": {"supervisor"},
     "daybreak.training.devices": {"torch_xla"},

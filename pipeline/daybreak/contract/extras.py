@@ -17,6 +17,7 @@ EXTRAS = {
     "search": ("optuna",),
     "serve": ("fastapi", "httptools", "prometheus_client", "uvicorn"),
     "transformers": ("transformers",),
+    "vega": ("vl_convert",),
 }  # the modules of each
 
 

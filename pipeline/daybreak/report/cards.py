@@ -6,8 +6,8 @@ figures, tables, and images. It runs without secrets and network, in a process o
 model is scored. What the process sends is cut to its limits here, and escaped by the pages. A card, or a
 class, that fails is a sentence on the page.
 
-Vega-Lite needs a renderer in JavaScript, which none of the dependencies brings and a page may not fetch: such
-a chart is shown as an image that the class draws.
+A chart of Vega-Lite is drawn as an image by vl-convert, which has the renderer in itself, since a page may
+fetch none; it is of the extra `vega`. Nothing that a chart names by an address is fetched.
 """
 
 import base64
@@ -15,16 +15,17 @@ import io
 import json
 import math
 import os
+import re
 import struct
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daybreak.contract import clock, formats, records
+from daybreak.contract import clock, extras, formats, records
 from daybreak.contract.errors import DataError, without_password
 from daybreak.contract.record_parts import OwnCard
 from daybreak.contract.record_types import Cards, Evaluation, Night, Training
@@ -51,8 +52,12 @@ MOST_PNG_BYTES, MOST_SIDE = 500_000, 4000  # of an image; pixels of a side
 MOST_BYTES = 1_000_000  # of all images
 KEPT = "\n\u200c\u200d"  # of characters that are not printed
 PNG = b"\x89PNG\r\n\x1a\n"
-TAKEN = "give text, a number, numbers by name, a table, a figure of matplotlib, or the bytes of a PNG file"
-VEGA = "a Vega-Lite chart needs a renderer: give it as PNG, as vl_convert.vegalite_to_png makes it"
+TAKEN = (
+    "give text, a number, numbers by name, a table, a figure of matplotlib, a chart of Altair or Vega-Lite, "
+    "or the bytes of a PNG file"
+)
+SIZE = re.compile(r'<svg[^>]* width="([\d.]+)" height="([\d.]+)"')  # as Vega begins an image, in pixels
+MOST_REASON = 160  # characters at either end of what the renderer says
 
 
 class CardNight:
@@ -186,9 +191,7 @@ def _no_image(png: str) -> str:
     if len(content) > MOST_PNG_BYTES:
         most = formats.size(MOST_PNG_BYTES)
         return f"the image has {formats.size(len(content))}, of at most {most}; draw it smaller"
-    if max(width, height) > MOST_SIDE:
-        return f"the image is {width:,} x {height:,} pixels, of at most {MOST_SIDE:,} a side; draw it smaller"
-    return ""
+    return _too_large(width, height) if max(width, height) > MOST_SIDE else ""
 
 
 def _text(text: str, most: int) -> str:
@@ -232,6 +235,8 @@ def _card(title: str, content: Any) -> OwnCard:
     """Returns a card by the type of its content; one that says why where it cannot be shown."""
     try:
         return replace(_shown(title, content), title=title)
+    except DataError as error:
+        return OwnCard(title=title, failed=str(error))
     except Exception as error:  # noqa: BLE001 whatever an object of the class raises
         traceback.print_exc()
         return OwnCard(title=title, failed=f"this card failed: {type(error).__name__}: {error}")
@@ -244,8 +249,9 @@ def _shown(title: str, content: Any) -> OwnCard:
         return OwnCard(title=title, text=content, note=note)
     if isinstance(content, int | float):
         return OwnCard(title=title, rows=((title, _value(content)),))
-    if _is_vega(content):
-        return OwnCard(title=title, failed=VEGA)
+    if (chart := _vega(content)) is not None:
+        note = "Images in it that are named by an address are not fetched." * _has_images(chart)
+        return OwnCard(title=title, png=base64.b64encode(_drawn(chart)).decode(), note=note)
     if isinstance(content, Mapping):
         figures = [(str(name), _value(value)) for name, value in list(content.items())[:MOST_FIGURES]]
         return OwnCard(title=title, rows=tuple(figures), note=_first(MOST_FIGURES, len(content), "figures"))
@@ -266,14 +272,86 @@ def _image(content: Any) -> bytes:
         return content
     if not hasattr(content, "savefig"):
         raise TypeError(f"{type(content).__name__} is not shown; {TAKEN}")
+    _expect_size(*(side * content.dpi for side in content.get_size_inches()))
     drawn = io.BytesIO()
     content.savefig(drawn, format="png")
     return drawn.getvalue()
 
 
-def _is_vega(content: Any) -> bool:
+def _expect_size(width: float, height: float) -> None:
+    """Raises DataError for sides in pixels that no page shows, and that take gigabytes to draw."""
+    if max(width, height) > MOST_SIDE:
+        raise DataError(_too_large(width, height))
+
+
+def _too_large(width: float, height: float) -> str:
+    most = f"of at most {MOST_SIDE:,} a side"
+    return f"the image is {width:,.0f} x {height:,.0f} pixels, {most}; draw it smaller"
+
+
+def _vega(content: Any) -> Mapping[str, Any] | None:
+    """Returns a chart of Altair, or a dict with the schema of Vega, as a dict; None of anything else."""
+    if type(content).__module__.partition(".")[0] == "altair":
+        chart: Mapping[str, Any] = content.to_dict()
+        return chart
     schema = content.get("$schema", "") if isinstance(content, Mapping) else ""
-    return "vega" in str(schema) or type(content).__module__.partition(".")[0] == "altair"
+    return content if "vega" in str(schema) else None
+
+
+def _drawn(chart: Mapping[str, Any]) -> bytes:
+    """Returns a chart as PNG; DataError where it cannot be drawn.
+
+    Data that a chart names by an address would be left out without a word, as the process has no network.
+    """
+    try:
+        import vl_convert
+    except ModuleNotFoundError as error:
+        lacks = extras.missing(error)
+        raise DataError(f"a Vega-Lite chart needs a renderer: {lacks}, or give the chart as PNG") from None
+    for data in _data_of(chart):
+        if "url" in data:
+            raise DataError(
+                f"the chart's data are at {without_password(str(data['url']))}, and a card fetches nothing; "
+                f"give them in the chart, as values"
+            )
+    is_lite = "/schema/vega/" not in str(chart.get("$schema", ""))
+    draw = vl_convert.vegalite_to_svg if is_lite else vl_convert.vega_to_svg
+    try:
+        svg = draw(dict(chart), allowed_base_urls=[])
+        if size := SIZE.search(svg):
+            _expect_size(float(size[1]), float(size[2]))
+        png: bytes = vl_convert.svg_to_png(svg)
+    except ValueError as error:  # whatever the renderer does not take
+        said = " ".join(str(error).partition("\n    at ")[0].split())
+        if len(said) > 2 * MOST_REASON:  # the chart itself may stand in it
+            said = f"{said[:MOST_REASON]} … {said[-MOST_REASON:]}"
+        raise DataError(f"the chart cannot be drawn: {said}") from None
+    return png
+
+
+def _has_images(chart: Mapping[str, Any]) -> bool:
+    """Returns whether a chart has marks of images."""
+    marks = [part.get("mark", part.get("type")) for part in _parts(chart)]
+    return any(mark == "image" for mark in marks)
+
+
+def _data_of(chart: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields each data source of a chart: Vega has a list of them, Vega-Lite one for each part."""
+    for part in _parts(chart):
+        data = part.get("data")
+        yield from (one for one in (data if isinstance(data, list) else [data]) if isinstance(one, Mapping))
+
+
+def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yields a chart and all dicts in it, but for the rows of its data."""
+    if isinstance(value, Mapping):
+        yield value
+        for name, part in value.items():
+            if name not in ("values", "datasets"):
+                yield from _parts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _parts(part)
 
 
 def _table(title: str, content: Any) -> OwnCard:
