@@ -1,8 +1,12 @@
 """Curves of what a job says of itself while it trains."""
 
+from dataclasses import asdict
 from itertools import pairwise
 
-from daybreak.jobs.heartbeats import thinned
+import pytest
+
+from daybreak.jobs.heartbeats import Heartbeats, thinned
+from tests.jobs.test_outlook import BEGUN, beats
 
 
 def test_a_long_curve_is_thinned_to_its_last_point() -> None:
@@ -15,3 +19,14 @@ def test_a_long_curve_is_thinned_to_its_last_point() -> None:
 
 def test_a_short_curve_is_left_as_it_is() -> None:
     assert thinned([(1, 4.0), (2, 2.0)], most=160) == ((1, 4.0), (2, 2.0))
+
+
+def test_the_rate_is_that_of_the_workers_that_are_left() -> None:
+    many = [asdict(each) | {"device": "8 x cpu"} for each in beats([100.0] * 40)]
+    few = [asdict(each) | {"device": "cpu"} for each in beats([12.5] * 10)]
+    for line in few:
+        line["time"] += many[-1]["time"] - BEGUN
+        line["seen"] += many[-1]["seen"]
+    lines = [line | {"time": line["time"].isoformat()} for line in [*many, *few[1:]]]
+    rate = Heartbeats(lines).rate(since=BEGUN.timestamp())
+    assert rate and rate.samples_per_s == pytest.approx(12.5)

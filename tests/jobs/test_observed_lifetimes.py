@@ -33,6 +33,20 @@ def test_one_that_failed_or_was_left_is_censored():
     )
 
 
+def test_a_job_that_goes_on_without_a_machine_had_it_taken_when_its_devices_became_fewer():
+    devices = [
+        "cpu",
+        "2 x cpu",
+        "4 x cpu",
+        "3 x cpu",
+        "4 x cpu",
+    ]  # machines join, one is taken, another comes
+    beats = [at(100.0 * (n + 1)) | {"device": device} for n, device in enumerate(devices)]
+    lives = lifetimes([ask(0)], starts=[at(60)], heartbeats=beats, losses=[])
+    assert lives == ((340.0, True),)
+    assert lifetimes([ask(0)], starts=[at(60)], heartbeats=beats[:3], losses=[]) == ((240.0, False),)
+
+
 def test_machines_on_demand_and_queues_that_were_left_have_no_life():
     assert lives_of(ask(0, strategy="on-demand"), starts=(5,), losses=(50,)) == ()
     assert lives_of(starts=(5,)) == ()

@@ -66,10 +66,10 @@ class Heartbeats:
         return [beat for beat in self.beats if at <= beat.time.timestamp() < until]
 
     def rate(self, *, since: float, until: float = inf) -> Rate | None:
-        """Returns the rate from that time on, since the batch last changed, as larger ones are faster."""
+        """Returns the rate from that time on, since the batch or the workers last changed."""
         alike: list[Progress] = []
         for beat in reversed(self.since(since, until=until)):
-            if alike and beat.batch_size != alike[0].batch_size:
+            if alike and (beat.batch_size, beat.device) != (alike[0].batch_size, alike[0].device):
                 break
             alike.append(beat)
         return measured(alike[::-1])

@@ -1,11 +1,15 @@
 """Reads how long each spot machine of a job lived, and whether it was preempted, from the job's files.
 
 A machine lived from its first sign of life (the start of a worker) to its last (a heartbeat). The lifetime of
-a machine that was not lost to a preemption (it had done its work, failed, or was released) is censored.
+a machine that was not lost to a preemption (it had done its work, failed, or was released) is censored. A job
+that goes on without a machine that it lost tells of that by a heartbeat of fewer devices: there the first of
+its machines ended, and what the others lived after that is left out.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 Line = Mapping[str, Any]  # of a file of JSON lines
@@ -19,13 +23,36 @@ def lifetimes(
     lost = [_seconds(line["time"]) for line in losses]
     submitted = [line for line in submissions if not line.get("left")]
     ends = [*(_seconds(line["time"]) for line in submitted[1:]), float("inf")]
-    observed = []
+    observed: list[tuple[float, bool]] = []
     for line, end in zip(submitted, ends, strict=False):  # without a submission no machine lived
         begin = _seconds(line["time"])
         own = [each for each in signs if begin <= each < end]
-        if line.get("strategy") == "spot" and own:
+        if line.get("strategy") != "spot" or not own:
+            continue
+        fewer = _fewer_at([each for each in heartbeats if begin <= _seconds(each["time"]) < end])
+        if fewer is not None:
+            observed.append((round(fewer - min(own), 3), True))
+        else:
             observed.append((round(max(own) - min(own), 3), any(begin < each <= end for each in lost)))
     return tuple(observed)
+
+
+def _fewer_at(heartbeats: Sequence[Line]) -> float | None:
+    """Returns the seconds of the first heartbeat that has fewer devices than the one before; None without."""
+    for before, after in pairwise(each for each in heartbeats if each.get("device")):
+        if _num_devices(after["device"]) < _num_devices(before["device"]):
+            return _seconds(after["time"])
+    return None
+
+
+def _num_devices(names: str) -> int:
+    """Returns how many devices are named, in the words of training/devices.py.
+
+    >>> _num_devices("4 x NVIDIA L4 + Tesla T4")
+    5
+    """
+    counts = (re.match(r"(\d+) x ", each) for each in names.split(" + "))
+    return sum(int(count[1]) if count else 1 for count in counts)
 
 
 def start_s(submissions: Sequence[Line], starts: Iterable[Line]) -> float | None:
