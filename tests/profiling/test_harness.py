@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.workload import TrainingProgress
 from daybreak.profiling import harness as harness_module
 from daybreak.profiling.bounds import Operator
 from daybreak.profiling.harness import Harness
@@ -204,3 +205,24 @@ class Broken(Mean):
 def test_a_device_that_is_not_there_is_told_in_one_sentence_with_its_place():
     with pytest.raises(ParamsError, match=r"Broken fails in model with .*; fix its code"):
         Harness(Broken(), Path(), seed=0).build()
+
+
+class Thawing(Mean):
+    """Trains a bias from the beginning, and the table in the middle of the run alone."""
+
+    def model(self) -> nn.Module:
+        return nn.ModuleDict({"table": super().model(), "bias": nn.Linear(1, 1)})
+
+    def trainable(self, model: nn.ModuleDict, progress: TrainingProgress) -> None:
+        model["table"].requires_grad_(0.4 < progress.done < 0.6)
+
+    def loss(self, model: nn.ModuleDict, batch: Tensor) -> Tensor:
+        return super().loss(model["table"], batch) + model["bias"](batch[:, :1])[:, 0].square()
+
+
+def test_weights_that_thaw_are_measured_where_most_are_trained() -> None:
+    harness = Harness(Thawing(), Path(), seed=0)
+    harness.build()
+    assert harness.num_sync_bytes() == 4 * (DIM + 2)
+    harness.step(harness.load(8), 8)
+    assert all(each.grad is not None for each in harness.model.parameters())

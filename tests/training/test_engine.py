@@ -429,3 +429,47 @@ def test_an_update_repeated_for_memory_reads_the_samples_of_its_epoch():
     first, short, *halves = drawn
     assert [number for half in halves for number in half] == pytest.approx(short)
     assert short != pytest.approx(first)
+
+
+class Marked(LineWorkload):
+    """Normalizes over a pass, counts its samples, and lacks memory for one pass of an update."""
+
+    num_seen, num_calls = 0, 0
+
+    def __init__(self, short_at: int = 0) -> None:
+        super().__init__(dropout=0.0)
+        self.short_at = short_at
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+
+    def loss(self, model, batch):
+        self.num_calls += 1
+        self.num_seen += len(batch["x"])
+        losses = (model(batch["x"][:, None])[:, 0] - batch["y"]).square()
+        if self.num_calls == self.short_at:
+            raise MemoryError
+        return losses
+
+    def state_dict(self):
+        return {"num_seen": self.num_seen}
+
+    def load_state_dict(self, state):
+        self.num_seen = state["num_seen"]
+
+
+@pytest.mark.parametrize("short_at", [1, 2, 4])
+def test_an_update_repeated_for_memory_leaves_its_marks_once(folder, short_at):
+    write_curve(folder, num_samples=16)
+    states = []
+    for workload, micro in ((Marked(), 2), (Marked(short_at), 4)):
+        made = TorchEngine(
+            workload, workload.dataset(folder, "train"), seed=0, micro_batch_size=micro, tuning=Tuning()
+        )
+        for share in (np.arange(8), np.arange(8, 16)):
+            step(made, share)
+        assert workload.num_seen == 16
+        states.append(made.model.state_dict())
+    if short_at < 3:  # else the first update is taken in passes of another size
+        assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert states[1]["1.num_batches_tracked"] == (8 if short_at < 3 else 6)

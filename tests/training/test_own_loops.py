@@ -1,5 +1,6 @@
 """Several optimizers, frozen weights and float16 are those of a plain loop in torch, after a stop, too."""
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -296,6 +297,37 @@ def test_float16_is_that_of_a_plain_loop_with_a_scaler_whose_skipped_updates_are
     assert skipped > 1
     assert run.engine.updater.num_skipped == skipped
     assert f"{skipped} so far" in caplog.text
+
+
+class OneOverflows(LineWorkload):
+    """Two nets with an optimizer each; the loss of one overflows in float16, that of the other does not."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.0)
+
+    def model(self) -> nn.Module:
+        return nn.ModuleDict({"calm": nn.Linear(1, 1), "steep": nn.Linear(1, 1)})
+
+    def optimizer(self, model: Any) -> Any:
+        return {name: torch.optim.SGD(net.parameters()) for name, net in model.items()}
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        x = batch["x"][:, None]
+        return {name: model[name](x)[:, 0].float() * by for name, by in (("calm", 1e-3), ("steep", 1e36))}
+
+
+def test_an_optimizer_that_overflows_leaves_the_clipped_gradients_of_the_others_alone(folder):
+    moved = {}
+    for clipping in (None, Clipping(norm=10.0)):
+        run = Run(folder, OneOverflows(), tuning=FLOAT16, clipping=clipping)
+        before = copy.deepcopy(run.engine.model.state_dict())
+        share = torch.arange(SIZE).numpy()
+        run.engine.step(share, batch_size=SIZE, rate=RATE, signals=Signals())
+        moved[clipping] = {name: each - before[name] for name, each in run.engine.model.state_dict().items()}
+        assert all(not each.any() for name, each in moved[clipping].items() if "steep" in name)
+    free, clipped = moved.values()
+    assert all(each.any() for name, each in free.items() if "calm" in name)
+    assert all(torch.equal(free[name], clipped[name]) for name in free)
 
 
 def test_float16_is_the_same_after_a_kill_with_its_factor_and_count(folder):

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from daybreak.contract.errors import NotFinite
 from daybreak.contract.sections import TrainParams
-from daybreak.contract.workload import ARRAYS, Batch, Split, State
+from daybreak.contract.workload import ARRAYS, Batch, Split, State, TrainingProgress
 from daybreak.training.short_run import ShortRun
 from tests.extensions.search.line import Line
 
@@ -77,3 +77,53 @@ def test_groups_are_whole_in_each_batch_of_a_run_as_in_a_night() -> None:
     assert ends[-1] == run.num_samples == len(data)
     assert len(ends) > 2
     assert sorted(workload.trained) == sorted(set(data.groups))  # each once
+
+
+class Thawed(Line):
+    """Learns a slope from the middle of the run on, and says how long the run is."""
+
+    def __init__(self, clip_norm: float = 0.0) -> None:
+        super().__init__()
+        self.clip_norm, self.run = clip_norm, {}
+        self.progress: list[TrainingProgress] = []
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters)
+
+    def know_run(self, **run: float) -> None:
+        self.run = run
+
+    def trainable(self, model: nn.Module, progress: TrainingProgress) -> None:
+        self.progress.append(progress)
+        model.weight.requires_grad_(progress.done >= 0.5)
+
+
+def test_a_class_is_told_of_the_run_as_in_a_night() -> None:
+    workload = Thawed()
+    run = ShortRun(
+        workload,
+        workload.dataset(ARRAYS, "train"),
+        TrainParams(batch_size=12, epochs=2, rate=0.01),
+        samples=np.arange(24),
+    )
+    slope = run.engine.model.weight.detach().clone()
+    moved = [not torch.equal(run.engine.model.weight, slope) for _ in run.updates()]
+    assert moved == [False, False, True, True]
+    assert workload.run == {"num_updates": 4, "num_epochs": 2}
+    assert [(each.done, each.epoch, each.seen) for each in workload.progress] == [
+        (0.0, 0, 0),
+        (0.25, 0, 12),
+        (0.5, 1, 24),
+        (0.75, 1, 36),
+    ]
+
+
+@pytest.mark.parametrize("by", ["the class", "params.yaml"])
+def test_a_gradient_is_clipped_as_in_a_night(by: str) -> None:
+    workload = Thawed(clip_norm=1e-9 if by == "the class" else 0.0)
+    train = TrainParams(batch_size=12, epochs=2, rate=0.01, clip_norm=1e-9 if by == "params.yaml" else None)
+    run = ShortRun(workload, workload.dataset(ARRAYS, "train"), train, samples=np.arange(24))
+    before = [each.detach().clone() for each in run.engine.model.parameters()]
+    list(run.updates())
+    moved = [(each - was).norm() for each, was in zip(run.engine.model.parameters(), before, strict=True)]
+    assert sum(moved) < 1e-6

@@ -21,7 +21,14 @@ from torch import Tensor, nn
 from daybreak import hooks
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, is_out_of_memory
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import Batch, TrainingProgress, Workload, asks_progress, is_over_batch
+from daybreak.contract.workload import (
+    Batch,
+    TrainingProgress,
+    Workload,
+    asks_progress,
+    is_over_batch,
+    thaws,
+)
 from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own
 from daybreak.training import noise
@@ -40,6 +47,7 @@ from daybreak.training.turns import Losses, Turns, by_sample
 
 NOISE_BATCHES = 8
 NUM_SIZED = 256  # samples among which the largest is sought
+SHARES_DONE = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a run, at which a class is asked what it trains
 
 
 def device_here() -> torch.device:
@@ -81,6 +89,8 @@ class Harness:
             give_shapes(model, self.workload, lambda: read(self.data, [0]))
             progress = TrainingProgress() if asks_progress(self.workload) else None
             self._loss = partial(self._tuner.loss, self.workload, model, progress=progress)
+            if thaws(self.workload):
+                self._thaw(model)
             if self.tuning.sharded_weights:
                 model = self._shard(model, num_workers)
             self.model = self._tuner.model(model)
@@ -92,6 +102,16 @@ class Harness:
         if self.tuning.sharded and not self.tuning.sharded_weights:
             for each in self.optimizers.values():
                 ShardedOptimizer(each, rank=0, world_size=num_workers)  # which drops others' gradients
+
+    def _thaw(self, model: nn.Module) -> None:
+        """Has the model train what it does where it trains most, so that no update takes longer or more."""
+        workload: Any = self.workload
+
+        def num_trained(done: float) -> int:
+            workload.trainable(model, TrainingProgress(done=done))
+            return sum(each.numel() for each in model.parameters() if each.requires_grad)
+
+        num_trained(max(SHARES_DONE, key=num_trained))
 
     def _shard(self, model: nn.Module, num_workers: int) -> nn.Module:
         """Returns the model with worker 0's share of its weights, among workers that are simulated.

@@ -4,7 +4,6 @@ Each loss has the weight 1 / the batch size of all workers, so the sum over pass
 of the mean, for any shares and any size of the passes.
 """
 
-import copy
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -30,8 +29,9 @@ from daybreak.training.cached_gradients import Stages
 from daybreak.training.generators import Generators
 from daybreak.training.gradients import Gradients
 from daybreak.training.loader import Loader
+from daybreak.training.marks import Marks
 from daybreak.training.micro_batch import MicroBatches
-from daybreak.training.own_state import load_own_state, pack_own_state
+from daybreak.training.own_state import keeps_state
 from daybreak.training.process_group import WorkerGroup
 from daybreak.training.sample_order import Indices
 from daybreak.training.tuning import Tuner, halves, normalised
@@ -74,6 +74,7 @@ class Accumulation:
         self._turns, self._scaler = turns, scaler
         self.gradients, self.progress = gradients, TrainingProgress()  # of the share of this update
         self._workload, self._model, self._tuner = workload, model, tuner
+        self.marks = Marks(workload, model, group)
         self._loader, self._micro_batches = loader, micro_batches
         self._group = group
         self.generators = Generators(
@@ -84,8 +85,9 @@ class Accumulation:
         self._prepared: deque[tuple[Indices, TrainingProgress]] = deque()  # shares that come
         self._weights: dict[int, Tensor] = {}
         self._warns_of_passes = normalised(model)
-        # Halving would compile for one more shape, and BatchNorm would take statistics over half a pass.
-        self.may_halve = not tuner.tuning.compiled and not self._warns_of_passes
+        # Halving would compile for one more shape, BatchNorm would take statistics over half a pass, and a
+        # class that counts would count one pass more.
+        self.may_halve = not (tuner.tuning.compiled or self._warns_of_passes or keeps_state(workload))
 
     def prepare(self, indices: Indices, *, progress: TrainingProgress) -> None:
         """Starts to load a share."""
@@ -196,14 +198,11 @@ class Accumulation:
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Takes back what a loss changes in buffers and in the state of its class."""
-        buffers = [(each, each.clone()) for each in self._model.buffers()]
-        own = copy.deepcopy(pack_own_state(self._workload, device=self._group.device))
+        take_back = self.marks.taken()
         try:
             yield
         finally:
-            for buffer, before in buffers:
-                buffer.copy_(before)
-            load_own_state(self._workload, *own, device=self._group.device)
+            take_back()
 
     def _begin(self, update: int) -> TrainingProgress | None:
         """Seeds for an update, freezes and clears; returns its progress if the loss asks for it."""

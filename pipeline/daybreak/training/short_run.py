@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import NotFinite
 from daybreak.contract.record_parts import Tuning
-from daybreak.contract.workload import is_over_batch, own_schedule
+from daybreak.contract.workload import TrainingProgress, is_over_batch, own_schedule
 from daybreak.training.batch_schedule import BatchSchedule
 from daybreak.training.engine import TorchEngine
 from daybreak.training.estimator_engine import EstimatorEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import rate_at
+from daybreak.training.recipe import Clipping
 from daybreak.training.sampling import SampleOrder, Sampling
+from daybreak.training.worker_keys import clipping_of
 
 if TYPE_CHECKING:
     from daybreak.contract.sections import TrainParams
@@ -38,12 +40,14 @@ class ShortRun:
             self.engine = EstimatorEngine(workload, dataset, seed=train.seed)
         else:
             self._batch_size = train.batch_size
+            asked = Clipping(norm=train.clip_norm or 0.0, value=train.clip_value or 0.0)
             self.engine = TorchEngine(
                 workload,
                 dataset,
                 seed=train.seed,
                 micro_batch_size=train.batch_size,
                 tuning=Tuning(in_memory=True, fused=True),
+                clipping=clipping_of(workload, asked, threads="fixed"),
             )
         least = max(self.engine.least_share, 2 if is_over_batch(workload) else 1)
         self._order = SampleOrder(
@@ -63,14 +67,12 @@ class ShortRun:
             least=least,
             batch_at=self._order.batch_at,
         )
+        run: Any = {"num_updates": -(-self.num_samples // self._batch_size), "num_epochs": train.epochs}
+        if hasattr(workload, "know_run"):
+            workload.know_run(**run)
         self._own_schedule = None
         if train.schedule == "own":
-            self._own_schedule = own_schedule(
-                workload,
-                model=self.engine.model,
-                num_updates=-(-self.num_samples // self._batch_size),
-                num_epochs=train.epochs,
-            )
+            self._own_schedule = own_schedule(workload, model=self.engine.model, **run)
 
     def updates(self) -> Iterator[int]:
         """Takes the updates of the run one by one, and yields how many samples it has seen after each.
@@ -105,6 +107,8 @@ class ShortRun:
             own=self._own_schedule,
         )
         samples = self._samples[self._order.samples(start, stop)]
+        progress = TrainingProgress(seen=start, done=min(1.0, start / num), epoch=start // len(self._samples))
+        self.engine.prepare(samples, progress=progress)
         step = self.engine.step(samples, batch_size=stop - start, rate=rate, signals=NOTHING)
         if not math.isfinite(step.loss):
             raise NotFinite(

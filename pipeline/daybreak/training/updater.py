@@ -100,8 +100,17 @@ class Updater:
         """Takes the factor of float16 out of the gradients of these optimizers, and returns it."""
         if not self.scaler:
             return 1.0
-        for optimizer in filter(_has_gradient, self._stepping(names)):
+        stepping = list(filter(_has_gradient, self._stepping(names)))
+        for optimizer in stepping:
             self.scaler.unscale_(optimizer)  # type: ignore[arg-type]
+        # One that overflowed skips the update. In the norm of all, by which they are clipped, its gradients
+        # would make those of the others no numbers, too.
+        if len(stepping) > 1 and self.scaler.get_scale() >= LEAST_FACTOR:
+            for optimizer in stepping:
+                gradients = _gradients(optimizer)
+                if not all(map(_is_finite, gradients)):
+                    for gradient in gradients:
+                        gradient.zero_()
         return self.scaler.get_scale()
 
     def step(self, names: Collection[str] | None = None) -> None:
@@ -249,7 +258,13 @@ def _weights(optimizers: Mapping[str, Optimizer], model: nn.Module) -> dict[str,
 
 def _has_gradient(optimizer: "Optimizer | ShardedOptimizer") -> bool:
     """Returns whether a weight of the optimizer has a gradient."""
-    return any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
+    return bool(_gradients(optimizer))
+
+
+def _gradients(optimizer: "Optimizer | ShardedOptimizer") -> list[Tensor]:
+    """Returns the gradients of the optimizer's weights, of those that have one."""
+    weights = (each for group in optimizer.param_groups for each in group["params"])
+    return [each.grad for each in weights if each.grad is not None]
 
 
 def _is_finite(gradient: Tensor) -> bool:

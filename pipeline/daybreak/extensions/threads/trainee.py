@@ -111,7 +111,10 @@ class SharedTrainee:
         accumulation.prepare(part.indices, progress=part.progress)
         accumulation.begin(part.indices)
         accumulation.looks = part.measures_noise
+        take_back = accumulation.marks.taken()
         own = accumulation.add_up(part.indices, batch_size=size, update=part.number)
+        if own.is_short:
+            take_back()
         sums = accumulation.gradients.reduce(
             own.losses,
             Signals(short=int(own.is_short)),
