@@ -145,7 +145,8 @@ def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Ite
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OUT_OF_MEMORY))
-    _leave_the_terminal()
+    with contextlib.suppress(PermissionError):  # it leads a group already
+        os.setsid()  # so that it has no terminal, which would give it signals and take what it types
     why = _separate(libc)
     _drop_capabilities(libc)
     kept = _keep_from_files(libc, reads=reads, writes=writes, hides=hides)
@@ -164,20 +165,6 @@ def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Ite
     elif not _counted():
         lacking.append(f"starting any number of processes: Linux {os.uname().release} does not count them")
     return " and from ".join(lacking)
-
-
-def _leave_the_terminal() -> None:
-    """Leaves the terminal open for the log alone: this process reads no input and gets no signals from it."""
-    for number in (1, 2):
-        if os.isatty(number):
-            try:
-                writing = os.open(os.ttyname(number), os.O_WRONLY | os.O_NOCTTY)
-            except OSError:  # another user's, as after su: what is said is lost, rather than what is typed
-                writing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(writing, number)
-            os.close(writing)
-    with contextlib.suppress(PermissionError):  # it leads a group already
-        os.setsid()
 
 
 def _separate(libc: Any) -> str:

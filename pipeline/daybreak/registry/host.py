@@ -15,6 +15,7 @@ what a version sends must not be able to run code where it is read. The module, 
 When it is run, this file imports nothing of the pipeline, since a version brings its own.
 """
 
+import contextlib
 import importlib
 import json
 import logging
@@ -33,7 +34,6 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 ENDING_S = 2.0  # that a process which closed its socket may take to end
 HEAD = struct.Struct("!I")
+BLOCK = 65_536  # bytes that are written to the log at once
 MAX_BYTES = 64_000_000  # of a document that a version sends; what it is sent is ours
 MAX_TEXT = 300  # characters of an error, of which the middle is left out
 
@@ -129,17 +130,21 @@ class CodeHost:
         is_script = isinstance(target, Path)
         loop: str | Path = Path(__file__) if is_script else __name__
         words = str(theirs.fileno()), str(target)
-        with theirs:
+        printed, prints = (os.fdopen(end, how) for end, how in zip(os.pipe(), ("rb", "wb"), strict=True))
+        with theirs, prints:
             self._process = subprocess.Popen(
                 carried_code.command(home, loop, *words, scratch=self.scratch, reads=reads),
                 cwd=self.scratch if is_script else None,
                 env=carried_code.environment(self.scratch),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # its prints are for the log
+                stdout=prints,
+                stderr=prints,
             )
         self.pid = self._process.pid
-        self._end = weakref.finalize(self, _end, self._process, self._socket, scratch)
+        logs = threading.Thread(target=_log, args=(printed,), name="prints of a version", daemon=True)
+        logs.start()
+        self._end = weakref.finalize(self, _end, self._process, self._socket, scratch, logs)
         self._alone = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -195,7 +200,7 @@ class CodeHost:
             raise NoAnswer(f"it left no {path.name} that can be read: {error.strerror}") from None
         return os.fdopen(opened, "rb")
 
-    @contextmanager
+    @contextlib.contextmanager
     def reading(self, path: Path) -> "Iterator[BinaryIO]":
         """Yields a file as `written` opens it; NoAnswer also where what reads it in this block fails."""
         with self.written(path) as file:
@@ -223,8 +228,23 @@ class CodeHost:
         return f"its process ended {how}"
 
 
+def _log(printed: BinaryIO) -> None:
+    """Writes to the log what comes from a pipe, until its other end is closed.
+
+    The log is not the process's own: with its descriptor, it could empty the file, write over earlier lines,
+    or have the lines of this process dropped by a pipe that nobody waits for any more.
+    """
+    with printed:
+        while block := os.read(printed.fileno(), BLOCK):
+            with contextlib.suppress(OSError), open(2, "wb", closefd=False) as written:
+                written.write(block)
+
+
 def _end(
-    process: "subprocess.Popen[bytes]", ours: socket.socket, scratch: "tempfile.TemporaryDirectory[str]"
+    process: "subprocess.Popen[bytes]",
+    ours: socket.socket,
+    scratch: "tempfile.TemporaryDirectory[str]",
+    logs: threading.Thread,
 ) -> None:
     process.terminate()  # with namespaces, it ends after all that it has started
     try:
@@ -232,6 +252,7 @@ def _end(
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    logs.join(ENDING_S)  # longer only where nobody reads the log, or what it started lives on
     ours.close()
     try:
         scratch.cleanup()

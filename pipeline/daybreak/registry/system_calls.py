@@ -101,6 +101,11 @@ REFUSED = {
     # other namespaces
     "unshare": (272, 97),
     "setns": (308, 268),
+    # of which a user, or the machine, has a bounded number for all processes
+    "inotify_init": (253, -1),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    "io_setup": (206, 0),
     # kernel interfaces that no model needs; io_uring would make the calls that are refused here
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
