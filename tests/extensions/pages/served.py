@@ -14,18 +14,18 @@ from tests.extensions.router.running import until
 
 
 @contextlib.contextmanager
-def served(lead: Path, *, token: str = "", loopback: bool = True) -> Iterator[str]:
+def served(lead: Path, *, token: str = "", host: str = "127.0.0.1") -> Iterator[str]:
     """The address of the pages."""
     params = RouterParams(max_requests_per_s=0)
-    listening = server.listen("127.0.0.1", 0)
-    config = server.config(night_pages.make_app(lead, params, token=token, loopback=loopback), params)
+    listening = server.listen(host, 0)
+    config = server.config(night_pages.make_app(lead, params, token=token, host=host), params)
     config.timeout_graceful_shutdown = 1  # streams are open
     runs = uvicorn.Server(config)
     thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
     thread.start()
     until(lambda: runs.started)
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield server.address_of(listening, host)
     finally:
         runs.should_exit = True
         thread.join()

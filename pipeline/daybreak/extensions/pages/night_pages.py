@@ -67,10 +67,9 @@ def serve(home: Home, *, host: str, port: int) -> None:
     import uvicorn
 
     settings, token = home.params.section(RouterParams), os.environ.get("DAYBREAK_TOKEN", "")
-    is_local = server.is_loopback(host)
     listening = server.listen(host, port)
-    app = make_app(homes.lead_of(home.folder), settings, token=token, loopback=is_local)
-    if not is_local and not token:
+    app = make_app(homes.lead_of(home.folder), settings, token=token, host=host)
+    if not server.is_loopback(host) and not token:
         log.warning(
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may read the nights", host
         )
@@ -246,8 +245,10 @@ def _tip(member: FleetHome) -> str:
     return ""
 
 
-def make_app(lead: Path, settings: RouterParams, *, token: str = "", loopback: bool = True) -> RequestLimiter:
-    """Returns the app of the pages of a home and its fleet; `loopback`: it listens nowhere else."""
+def make_app(
+    lead: Path, settings: RouterParams, *, token: str = "", host: str = "127.0.0.1"
+) -> RequestLimiter:
+    """Returns the app of the pages of a home and its fleet, which listens on `host`."""
     app, pages = FastAPI(title="Daybreak's nights", docs_url=None, openapi_url=None), NightPages(lead)
 
     @app.exception_handler(PipelineError)
@@ -284,7 +285,7 @@ def make_app(lead: Path, settings: RouterParams, *, token: str = "", loopback: b
         app,
         token=token,
         browser=True,
-        names=server.LOOPBACK if loopback and not token else (),
+        names=server.own_names(host, settings, token=token),
         max_body_bytes=settings.max_body_bytes,
         max_requests_per_s=settings.max_requests_per_s,
     )
