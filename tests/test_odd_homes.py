@@ -1,10 +1,13 @@
-"""Homes that lie oddly: by a link, with the cache on another disk, read-only, without IPv4."""
+"""Homes that lie oddly: by a link, with the cache on another disk, read-only, root's, without IPv4."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,9 @@ import requests
 
 from daybreak.contract import records
 from daybreak.contract.record_types import Release
+from daybreak.storage import address
 from tests.backends.fake.processes import free_port
-from tests.bad_disks import in_memory, read_only
+from tests.bad_disks import STRANGER, in_memory, read_only
 from tests.extensions.router.conftest import home, home_of_all
 from tests.extensions.router.test_server import started
 from tests.test_full_disk import NIGHT, home_at
@@ -22,13 +26,41 @@ from tests.toy.nights import OWN
 __all__ = ["home", "home_of_all"]
 
 ROOT = Path(__file__).parents[1]
-WITHOUT_IPV4 = 'ip link set lo up && ip address delete 127.0.0.1/8 dev lo && exec "$@"'
+WITHOUT_IPV4 = (
+    "ip link set lo up && ip address delete 127.0.0.1/8 dev lo && "
+    'mount --bind "$0" /etc/hosts && exec "$@"'  # the names of this machine, by the file that is $0
+)
 READ_ONLY = f'mount --bind {ROOT} {ROOT} && mount -o remount,bind,ro {ROOT} && cd {ROOT} && exec "$@"'
 ASK = """
 import sys, requests; from pathlib import Path; from tests.extensions.router.test_server import started
 with started(Path(sys.argv[1]), host="::1") as (_, url):
     print(requests.post(f"{url}/recommend", json={"user": "u1"}, timeout=300).json()["version"])
 """
+LOOK = """
+import re, subprocess, sys, requests
+words = [sys.executable, "-m", "daybreak", "pages", "--host", "::1", "--port", "0"]
+with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as pages:
+    try:
+        address = next(found for line in pages.stderr if (found := re.search(r"http://\\S+/nights", line)))
+        print(requests.get(address[0], timeout=300).status_code)
+    finally:
+        pages.terminate()
+"""
+
+# What a user runs on a home, and how it may end where this user may only read it.
+COMMANDS: dict[tuple[str, ...], tuple[int, ...]] = {
+    ("status",): (0, 1),
+    ("why", "2"): (0, 1),
+    ("check",): (0, 1),
+    ("audit",): (0, 1),
+    ("report",): (1,),
+    ("watch",): (1,),
+    ("reap",): (0, 1),
+    ("due",): (1, 99),
+    ("prune",): (1,),
+    ("rollback", "--reason=worse", "--yes"): (1,),
+    ("night", "--day", NIGHT): (1, 78),
+}
 
 pytestmark = [
     pytest.mark.slow,
@@ -87,6 +119,7 @@ def test_a_night_by_a_link_with_its_cache_on_another_disk_goes_on_while_git_coll
 def test_a_home_that_may_not_be_written_to_is_shown_and_served_where_the_log_is_elsewhere(
     home: Path, tmp_path: Path
 ) -> None:
+    address.settle(home)  # as the first night does
     elsewhere = f"sqlite:///{tmp_path / 'serving.db'}"
     with read_only(home):
         with started(home, DAYBREAK_LOG=elsewhere) as (_, url):
@@ -95,6 +128,7 @@ def test_a_home_that_may_not_be_written_to_is_shown_and_served_where_the_log_is_
         for words in (("status",), ("why", "2"), ("check",)):
             done = daybreak(home, *words)
             assert done.returncode in (0, 1), done.stderr
+        assert "source: " in done.stdout
         refused = daybreak(home, "serve", "--port", "0")
     assert refused.returncode == 1
     assert f"is read-only, or {home} is; make it writable" in refused.stderr
@@ -132,18 +166,70 @@ def test_a_checkout_that_may_not_be_written_to_runs_the_nights_of_a_home_elsewhe
     assert records.read(Release, folder / records.RUN).version == 1
 
 
+def test_a_copy_that_may_not_be_written_to_is_examined_to_the_end(home: Path, tmp_path: Path) -> None:
+    address.settle(home)
+    shutil.copytree(home, tmp_path / "copy", symlinks=True)
+    with read_only(tmp_path / "copy"):
+        done = daybreak(tmp_path / "copy", "check")
+    assert done.returncode == 1
+    assert re.search(r"home: .* is read-only, or .* is; make it writable", done.stdout)
+    assert "source: " in done.stdout
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that other users may look into, as they may not into pytest's."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("settings", [{}, {"GIT_CONFIG_GLOBAL": os.devnull}], ids=["allowed", "git refuses"])
+def test_a_home_that_root_made_is_shown_to_another_user_and_not_changed(
+    home: Path, open_to_all: Path, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    """The user may read all; git does so for an owner alone, unless `safe.directory` says otherwise."""
+    may_read = (
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
+    )  # Python may be root's alone
+    by = ("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", *may_read)
+    (tmp_path / "user").mkdir()
+    os.chown(tmp_path / "user", STRANGER, STRANGER)
+    shutil.copytree(home, open_to_all / "home", symlinks=True)
+    home = open_to_all / "home"
+    address.settle(home)
+
+    def kept() -> dict[Path, tuple[int, int, int, int]]:
+        facts = {path: path.lstat() for path in home.rglob("*")}
+        return {path: (one.st_uid, one.st_mode, one.st_size, one.st_mtime_ns) for path, one in facts.items()}
+
+    before = kept()
+    for words, ends in COMMANDS.items():
+        done = daybreak(home, *words, by=by, HOME=str(tmp_path / "user"), **settings)
+        assert done.returncode in ends, (words, done.stdout, done.stderr)
+        if settings and done.returncode:
+            assert "git config --global --add safe.directory" in done.stdout + done.stderr, words
+        if words == ("check",) and not settings:
+            assert "source: " in done.stdout
+        assert kept() == before, words
+
+
 def test_a_machine_without_ipv4_serves_and_says_what_does_not_go_there(home: Path, tmp_path: Path) -> None:
-    by = ("unshare", "--net", "bash", "-c", WITHOUT_IPV4, "bash")
-    served = subprocess.run(
-        [*by, sys.executable, "-c", ASK, str(home)],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{OWN}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert served.stdout == "2\n", served.stderr
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n")
+    by = without_ipv4(tmp_path / "hosts")
+    for script, says in ((ASK, "2\n"), (LOOK, "200\n")):
+        served = subprocess.run(
+            [*by, sys.executable, "-c", script, str(home)],
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{OWN}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert served.stdout == says, served.stderr
     said = daybreak(home, "check", by=by).stdout
     assert "127.0.0.1 is no address of this machine, and make up listens there" in said
+    assert "meet at localhost, which is no name of this machine; add the line ::1 localhost" in said
     refused = daybreak(home, "pages", by=by)
     assert refused.returncode == 1
     assert "127.0.0.1 is no address of this machine; name another by --host" in refused.stderr
@@ -152,3 +238,20 @@ def test_a_machine_without_ipv4_serves_and_says_what_does_not_go_there(home: Pat
     (tmp_path / "airflow" / "ready").touch()  # the databases of Airflow and MLflow need no address
     up = subprocess.run([*by, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert up.returncode and "127.0.0.1 is no address of this machine, and make up listens" in up.stdout
+
+
+def test_a_night_runs_on_a_machine_without_ipv4(
+    tmp_path: Path, empty_store: Path, furnish: Callable[[Path], Path]
+) -> None:
+    home = furnish(home_at(tmp_path / "home", empty_store))
+    (tmp_path / "hosts").write_text("::1 localhost\n")
+    by = without_ipv4(tmp_path / "hosts")
+    assert "localhost" not in daybreak(home, "check", by=by).stdout.replace("localhost,", "")
+    night = daybreak(home, "night", "--day", NIGHT, by=by)
+    assert night.returncode == 0, night.stderr
+    assert records.read(Release, home / "nights" / NIGHT / records.RUN).version == 1
+
+
+def without_ipv4(hosts: Path) -> tuple[str, ...]:
+    """What runs a command where ::1 is the only address, and names are those of a file."""
+    return ("unshare", "--net", "--mount", "bash", "-c", WITHOUT_IPV4, str(hosts))

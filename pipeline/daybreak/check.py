@@ -19,7 +19,7 @@ from daybreak.backends import staging
 from daybreak.batch_inference import destinations, predict
 from daybreak.contract import disk, environment, extras, trigger_lines
 from daybreak.contract.backend import Backend
-from daybreak.contract.errors import PipelineError, ReleaseError, without_password
+from daybreak.contract.errors import PipelineError, ReleaseError, sentence, without_password
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Check, Rental
@@ -123,7 +123,10 @@ def _moved(home: Path, loaded: Params) -> Finding | None:
     """Returns a finding if the home was moved, or if it is a copy, with the settings that both share."""
     if not (home / address.FILE).exists():  # no night was opened here
         return None
-    known = address.look(home)
+    try:
+        known = address.look(home)
+    except OSError as error:  # a copy that may not be written to has no token of its own
+        return Finding(what="home", ok=False, text=sentence(error))
     if known.copy_of and Path(known.copy_of).exists():
         shared = [name for name in SHARED if os.environ.get(name)]
         named = {
@@ -186,15 +189,29 @@ def _proxy() -> Iterator[Finding]:
 
 
 def _loopback() -> Iterator[Finding]:
-    """Yields a finding where this machine has no address of IPv4 for its own servers."""
-    try:
-        socket.create_server((LOOPBACK, 0)).close()
-    except OSError:
+    """Yields what does not go where this machine lacks an address of IPv4 for its own servers, or a name."""
+    has_ipv4 = _is_own(LOOPBACK)
+    if not has_ipv4:
         text = (
             f"{LOOPBACK} is no address of this machine, and make up listens there: ip address add "
             f"{LOOPBACK}/8 dev lo; nights run without it, serve and pages with --host ::1"
         )
         yield Finding(what="loopback", ok=True, text=text)
+    if not _is_own("localhost"):
+        text = (
+            f"the processes of a training meet at localhost, which is no name of this machine; add the line "
+            f"{LOOPBACK if has_ipv4 else '::1'} localhost to /etc/hosts"
+        )
+        yield Finding(what="localhost", ok=False, text=text)
+
+
+def _is_own(name: str) -> bool:
+    """Returns whether a server can listen at a name or an address."""
+    with contextlib.suppress(OSError):  # nothing has this name
+        for family, _, _, _, at in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.create_server(at, family=family):
+                return True
+    return False
 
 
 def _package(name: str) -> Finding:

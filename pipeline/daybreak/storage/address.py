@@ -27,13 +27,15 @@ class Address:
 
 
 def look(home: Path) -> Address:
-    """Returns the address of a home, which is made once, and anew in a copy."""
+    """Returns the address of a home, which is made once, and anew in a copy; else nothing is written."""
+    if known := _own(home):
+        return known
     with alone(home / "var" / "home.lock"):
-        known = _read(home)
-        if known and not _is_copied(known, home):
+        if known := _own(home):  # another process has made it
             return known
+        before = _read(home)
         fresh = Address(
-            token=secrets.token_hex(8), folder=str(home.resolve()), copy_of=known.folder if known else ""
+            token=secrets.token_hex(8), folder=str(home.resolve()), copy_of=before.folder if before else ""
         )
         _write(home, fresh)
         return fresh
@@ -44,6 +46,11 @@ def settle(home: Path) -> None:
     known, folder = look(home), str(home.resolve())
     if known.folder != folder:
         _write(home, Address(token=known.token, folder=folder, copy_of=known.copy_of))
+
+
+def _own(home: Path) -> Address | None:
+    known = _read(home)
+    return known if known and not _is_copied(known, home) else None
 
 
 def _is_copied(known: Address, home: Path) -> bool:
