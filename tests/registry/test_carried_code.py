@@ -33,6 +33,9 @@ class W:
         assert team.late.offset is offset
         read = int(Path(__file__).with_name("plus.txt").read_text())
         return numbers.BASE + offset() + self.plus + read
+
+    def variants(self):
+        return {"simpler model": W(plus=-self.plus)}
 """
 
 
@@ -47,14 +50,14 @@ def team(folder: Path, *, base: int) -> Path:
     return folder
 
 
-def version(folder: Path, *, base: int, use: str = "team.work:W") -> Path:
+def version(folder: Path, *, base: int, use: str = "team.work:W", **arguments: str) -> Path:
     """Files of a version whose workload answers `base` and a little more."""
     package = team(folder / "code" / "team", base=base)
     carried_code.pack(files_in(package), folder / "code" / "code.zip")
     shutil.rmtree(package)
     model = folder / "artifacts" / "model"
     model.mkdir(parents=True)
-    (model / "model.json").write_text(json.dumps({"workload": use, "arguments": {"plus": 1}}))
+    (model / "model.json").write_text(json.dumps({"workload": use, "arguments": {"plus": 1, **arguments}}))
     return folder
 
 
@@ -185,6 +188,11 @@ def test_versions_of_one_package_live_side_by_side_also_after_their_folders_are_
     shutil.rmtree(tmp_path / "new")
     assert (new.answer(), old.answer()) == (201, 21)
     assert "team" not in sys.modules
+
+
+def test_a_version_of_a_variant_is_that_variant(tmp_path: Path) -> None:
+    folder = version(tmp_path / "variant", base=10, variant="simpler model")
+    assert carried_code.workload_of(folder).plus == -1
 
 
 def test_the_same_code_makes_the_same_archive_whenever_it_was_written(tmp_path: Path) -> None:

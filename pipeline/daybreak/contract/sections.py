@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import posixpath
 import re
+from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -105,11 +106,14 @@ class Plug(Section):
         if home is not None and _takes_home(kind):
             arguments = {"home": home, **arguments}
         try:
-            return kind(**arguments)
+            return self._made(kind, arguments)
         except TypeError as error:
             raise ParamsError(
                 f"{self.use} refuses its arguments: {error}; look at {', '.join(arguments)}"
             ) from error
+
+    def _made(self, kind: Any, arguments: Mapping[str, Any]) -> Any:
+        return kind(**arguments)
 
 
 def _takes_home(kind: Any) -> bool:
@@ -120,7 +124,30 @@ def _takes_home(kind: Any) -> bool:
 
 
 class WorkloadPlug(Plug):
-    """The class of what is trained."""
+    """The class of what is trained; the argument `variant` names one of those that it offers."""
+
+    def _made(self, kind: Any, arguments: Mapping[str, Any]) -> Any:
+        return made_of(kind, arguments)
+
+
+def made_of(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Returns the workload of a class, or the variant of it that the argument `variant` names.
+
+    A class that takes `variant` by itself gets it as any other argument. Raises ParamsError where the class
+    offers no variant of that name.
+    """
+    given = dict(arguments)
+    if "variant" not in given or "variant" in inspect.signature(kind).parameters:
+        return kind(**given)
+    name = given.pop("variant")
+    workload = kind(**given)
+    if not name:
+        return workload
+    offered = workload.variants() if hasattr(workload, "variants") else {}
+    if name not in offered:
+        there = f"there are {', '.join(offered)}" if offered else "its method `variants` would return them"
+        raise ParamsError(f"{kind.__name__} offers no variant {name!r}; {there} (key workload.variant)")
+    return offered[name]
 
 
 class SourcePlug(Plug):

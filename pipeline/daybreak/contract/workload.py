@@ -150,7 +150,8 @@ class Workload(Protocol):
         not_kept(model) -> Iterable[str]
 
     It may offer workloads that cost less, each under the name of a remedy: "simpler model", "fewer layers",
-    "cheaper activation". The stage `profile` times them where `profile.quality_remedies` is `allow`:
+    "cheaper activation". The stage `profile` times them where `profile.quality_remedies` is `allow`, and a
+    night trains the one that `workload.variant` in params.yaml names:
 
         variants() -> dict[str, Workload]
 

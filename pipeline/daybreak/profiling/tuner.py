@@ -277,8 +277,8 @@ class _RemedySearch:
             reason = (str(error).splitlines() or [""])[0]
             return replace(remedy, applied=True, note=f"failed: {type(error).__name__}: {reason}"[:300])
         note = (
-            f"an update of this variant takes {timed.ratio:.2f} of the time; make it the workload in "
-            f"params.yaml, and the gate judges it as an edited workload"
+            f"an update of this variant takes {timed.ratio:.2f} of the time; list it in search.space under "
+            f"workload.variant, or set that key, and the gate judges it as an edited workload"
         )
         return replace(remedy, applied=True, measured_gain=1 - timed.ratio, note=note)
 

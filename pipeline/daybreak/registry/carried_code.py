@@ -29,6 +29,7 @@ from daybreak.contract import records
 from daybreak.contract.code_path import without_secrets
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
 from daybreak.contract.record_types import Release, Version
+from daybreak.contract.sections import made_of
 from daybreak.registry import confined
 from daybreak.storage import artifact_files, erasures, mlflow_client
 from daybreak.storage.home import Home
@@ -229,7 +230,7 @@ def workload_of(version: Path) -> Any:
     check_inside(version)
     module, _, name = str(facts(version)["workload"]).partition(":")
     imported = importlib.import_module(f"{_package(version)}.{module}")
-    return getattr(imported, name)(**facts(version)["arguments"])
+    return made_of(getattr(imported, name), facts(version)["arguments"])
 
 
 def _package(version: Path) -> str:

@@ -28,14 +28,14 @@ class Served(PythonModel):
         """Loads the weights into the workload that model.json names, as the version's code has it."""
         folder = Path(context.artifacts["model"])
         _unpack(folder.parents[1] / "code" / "code.zip")
-        from daybreak.contract.sections import Plug
+        from daybreak.contract.sections import WorkloadPlug
         from daybreak.contract.workload import serves_rows
         from daybreak.registry.carried_code import check_inside
         from daybreak.registry.weights import load_model, load_rows
 
         check_inside(folder.parents[1])
         facts = json.loads((folder / "model.json").read_text())
-        self.workload = Plug(use=facts["workload"], **facts["arguments"]).make()
+        self.workload = WorkloadPlug(use=facts["workload"], **facts["arguments"]).make()
         self.rows = load_rows(self.workload, folder.parent) if serves_rows(self.workload) else None
         self.model = self.rows.model if self.rows else load_model(self.workload, folder)
         self.opened: Any = None

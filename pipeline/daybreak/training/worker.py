@@ -29,7 +29,7 @@ from daybreak import hooks
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, Interrupted, JobError
 from daybreak.contract.record_parts import Epoch
-from daybreak.contract.sections import Plug
+from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import Workload, has_estimator, is_over_batch, own_schedule
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
@@ -107,7 +107,7 @@ def _train(folder: Path, recipe: Recipe) -> Trained:
 
     gpus.check()
     supervision = Supervision(folder, hang_after_s=recipe.hang_after_s)
-    workload: Workload = Plug(use=recipe.workload, **recipe.arguments).make()
+    workload: Workload = WorkloadPlug(use=recipe.workload, **recipe.arguments).make()
     expect_batches_alike(recipe.batch_by, workload)
     engine, dataset = _engine(recipe, workload, supervision.alive)
     warm = _start_warm(engine, recipe.warm_start) if recipe.warm_start else False

@@ -96,14 +96,22 @@ def _of_8_bits(image: Any) -> Any:
 class ImageModel(nn.Module):
     """A small convolutional network for pixels of any size, uint8 [b, channels, h, w].
 
-    Three stages of residual blocks, each of half the resolution and twice the width, with GroupNorm, which
-    a batch in passes does not change. It returns `num_outputs` values a sample, shape [b, num_outputs].
+    Stages of residual blocks, each of half the resolution and twice the width, with GroupNorm, which a batch
+    in passes does not change. It returns `num_outputs` values a sample, shape [b, num_outputs].
     """
 
-    def __init__(self, *, num_outputs: int, channels: int = 3, width: int = 16, num_blocks: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        num_outputs: int,
+        channels: int = 3,
+        width: int = 16,
+        num_blocks: int = 1,
+        num_stages: int = 3,
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1)]
-        for stage in range(3):
+        for stage in range(num_stages):
             before = width << max(0, stage - 1)
             layers += [
                 _Block(
@@ -114,7 +122,7 @@ class ImageModel(nn.Module):
                 for number in range(num_blocks)
             ]
         self.layers = nn.Sequential(*layers)
-        self.head = nn.Linear(width << 2, num_outputs)
+        self.head = nn.Linear(width << num_stages - 1, num_outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the outputs, float32 [b, num_outputs]."""

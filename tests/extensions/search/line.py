@@ -47,3 +47,16 @@ class Flat(Line):
 class Broken(Line):
     def model(self, state: State) -> nn.Module:
         raise AssertionError("nothing is trained")
+
+
+class Deaf(Line):
+    """Learns nothing, and offers a workload that does."""
+
+    def variants(self) -> dict[str, Line]:
+        return {"simpler model": Line()}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return 0 * super().loss(model, batch)
+
+    def score(self, model: nn.Module, batch: Batch) -> Tensor:
+        return -super().loss(model, batch)

@@ -173,6 +173,21 @@ def test_an_argument_that_acts_where_the_samples_are_read_is_tried(
     assert found and found.values == {"workload.wide": True}
 
 
+def test_a_variant_that_the_class_offers_is_tried_and_trained_by_the_next_night(
+    home: Home, commit: Callable[[str], str]
+) -> None:
+    words = {"train.rate: [0.000001, 0.05]": "workload.variant: ['', simpler model]"}
+    changed(home, **{"line:Line": "line:Deaf", "rate: 0.000001": "rate: 0.05", **words})
+    commit("Search among the variants of the class")
+    searched(home, 1)
+    found = searched(home, 2)
+    assert found and found.values == {"workload.variant": "simpler model"}
+    os.chdir(home.folder)
+    opened = runner.run(home, "open", day=FIRST)
+    assert isinstance(opened, Night)
+    assert type(params.load(home.nights / opened.id).workload.make()) is Line
+
+
 def test_another_list_of_values_begins_another_study(home: Home, commit: Callable[[str], str]) -> None:
     searched(home, 1)
     changed(home, **{"[0.000001, 0.05]": "[0.000001, 0.04, 0.05]"})

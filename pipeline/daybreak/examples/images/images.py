@@ -31,7 +31,12 @@ SIZE = 28  # pixels
 
 
 class Images(TableWorkload):
-    """The chance of each digit."""
+    """The chance of each digit.
+
+    Args:
+        width: channels of the first stage.
+        num_stages: stages of the network, each of half the resolution and twice the channels.
+    """
 
     table = Table(
         time="time",
@@ -39,6 +44,16 @@ class Images(TableWorkload):
         label=Label("digit"),
     )
     metrics = (ClassLogLoss(), Accuracy())
+
+    def __init__(self, *, width: int = 16, num_stages: int = 3) -> None:
+        self.width, self.num_stages = width, num_stages
+
+    def variants(self) -> dict[str, "Images"]:
+        """Returns cheaper networks, which `search` may try beside this one."""
+        return {
+            "simpler model": Images(width=self.width // 2, num_stages=self.num_stages),
+            "fewer layers": Images(width=self.width, num_stages=self.num_stages - 1),
+        }
 
     def fit(self, rows: "ir.Table") -> State:
         """Returns nothing: pixels need no vocabulary."""
@@ -50,7 +65,7 @@ class Images(TableWorkload):
 
     def model(self, state: State) -> nn.Module:
         """Returns the network."""
-        return ImageModel(num_outputs=10, channels=1)
+        return ImageModel(num_outputs=10, channels=1, width=self.width, num_stages=self.num_stages)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Returns the cross entropy of each image."""
