@@ -437,6 +437,17 @@ def test_what_follows_training_shortens_the_wait_once_and_a_live_test_not_at_all
         morning.look(night=tonight)
 
 
+def test_a_night_waits_no_longer_than_leaves_time_to_train_before_its_predictions_are_due(
+    morning: Morning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(tmp_path / "night", monkeypatch)
+    morning.params["wait_hours"] = 20
+    tonight = _trained(morning, planned_hours=4, fastest_hours=None, after_hours=2)
+    tonight = replace(tonight, predict_from=OPENED + timedelta(hours=15))
+    with pytest.raises(NotYet, match="waits until 2025-03-06 11:00 UTC, after which training"):
+        morning.look(night=tonight)  # 15 - 2 - 1 - 4 hours
+
+
 def test_a_first_night_waits_no_longer_than_until_its_training_has_to_end(morning: Morning) -> None:
     morning.params["wait_hours"] = 30
     with pytest.raises(NotYet, match=r"waits until 2025-03-06 21:00 UTC, after which training would not be"):

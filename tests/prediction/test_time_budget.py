@@ -108,5 +108,18 @@ def test_a_live_test_longer_than_the_night_leaves_training_what_less_of_it_leave
     assert all(each.until_s > 0 for each in there)
 
 
+@pytest.mark.parametrize(("predict_hours", "until_hours"), [(12, 12), (40, 24)])
+def test_training_ends_before_what_follows_it_and_then_the_predictions_that_are_due(
+    predict_hours, until_hours
+):
+    plain = night(hours=18)
+    tonight = replace(plain, predict_from=plain.started_at + timedelta(hours=predict_hours))
+    there = window(tonight, DATASET, profile(), test_days=1, confidence=0.99, decided=[took(4 * 3600)] * 5)
+    assert there.decide_s == until_hours * 3600
+    assert there.until_s == pytest.approx(until_hours * 3600 - there.after_s)
+    until = plain.started_at + timedelta(seconds=there.until_s)
+    assert abs(there.latest_start(tonight, 3600) + timedelta(hours=1) - until) <= timedelta(seconds=1)
+
+
 def whole_s(tonight: Night) -> float:
     return (tonight.decide_until - tonight.started_at).total_seconds()
