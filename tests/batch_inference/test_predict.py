@@ -28,8 +28,9 @@ from daybreak.contract.record_types import Approval, Champion, Events, Night, Pr
 from daybreak.data.partitions import part_of
 from daybreak.rollout import night_events
 from daybreak.serving.version_process import VersionProcess
-from daybreak.storage import branch, events, ledger, ledger_notes
+from daybreak.storage import branch, checkout, events, ledger, ledger_notes
 from daybreak.storage.home import Home
+from tests import s3_storage
 from tests.extensions.router.conftest import live_in
 from tests.extensions.router.test_answers import USE, expected, home_of_rows  # noqa: F401  the fixture
 from tests.minimal_records import promotion
@@ -221,6 +222,28 @@ def test_a_night_of_an_older_day_leaves_the_predictions_of_a_newer_one(home: Pat
     with pytest.raises(NothingToDo, match=r"predict.to is empty"):
         run()
     assert list(tmp_path.glob("all*")) == []
+
+
+def test_a_folder_in_s3_has_the_predictions_of_the_newest_call_whole_and_marked_last(home: Path) -> None:
+    rows = rows_of(DAY)
+    with s3_storage.served() as store, s3_storage.emulated(store):
+        given(to="s3://bucket/lists/{day}", rows_per_file=20)
+        assert run().num_files == 3
+        given(to="s3://bucket/lists/{day}", rows_per_file=40)
+        records.path_of(Predictions, Path(records.RUN)).unlink()
+        made = run()
+        there, folder = fsspec.filesystem("s3"), f"bucket/lists/{NIGHT}"
+        there.invalidate_cache()
+        found = {entry["Key"].rpartition("/")[2]: entry for entry in there.ls(folder, detail=True)}
+        assert sorted(found) == ["_SUCCESS", "part-00000.parquet", "part-00001.parquet"]
+        assert max(entry["LastModified"] for entry in found.values()) == found["_SUCCESS"]["LastModified"]
+        facts = json.loads(there.cat_file(f"{folder}/_SUCCESS"))
+        assert (facts["num_rows"], facts["digest"], made.to) == (60, made.digest, f"s3://{folder}")
+        parts = [pq.read_table(there.open(f"{folder}/part-0000{number}.parquet")) for number in range(2)]
+    predicted = pa.concat_tables(parts)
+    assert predicted.select(["account", "ts"]).equals(rows.select(["account", "ts"]))
+    for name, values in expected(home, rows).items():
+        np.testing.assert_allclose(np.array(predicted[name].to_pylist()), values, rtol=0, atol=1e-6)
 
 
 def test_a_bucket_and_one_file_take_predictions_too_by_a_version_that_a_person_names(
@@ -633,3 +656,23 @@ def test_rows_of_a_unit_go_out_of_a_folder_and_its_count_follows(tmp_path: Path)
     assert json.loads(files.cat_file("/erased/one/_SUCCESS")) == {"num_rows": 2, "num_erased": 2}
     left = [pq.read_table(pa.BufferReader(files.cat_file(path))) for path in files.glob("/erased/one/part-*")]
     assert pa.concat_tables(left)["unit"].to_pylist() == ["a", "c"]
+
+
+def test_a_night_that_could_not_be_opened_predicts_the_newest_clean_rows_of_the_nights_before(
+    home: Path, tmp_path: Path
+) -> None:
+    os.chdir(home)
+    before, settings = checkout.git("rev-parse", "HEAD", folder=home), Path("params.yaml")
+    settings.write_text(f"{settings.read_text()}predict: {{to: '{tmp_path}/out/{{day}}'}}\n")
+    checkout.git("commit", "--quiet", "--all", "--message=Write predictions", folder=home)
+    try:
+        with pytest.raises(ParamsError, match="nowhere:Backend does not import"):
+            runner.night(Home.here(), day=date(2025, 1, 14), set=["backend=nowhere:Backend"])
+    finally:
+        checkout.git("reset", "--hard", "--quiet", before, folder=home)
+    (entry,) = (entry for entry in ledger.history(Home.here()) if entry.night.id == "2025-01-14")
+    made = entry.predictions
+    assert made is not None
+    assert (made.day, made.older, made.version, made.num_rows) == (date(2025, 1, 14), DAY, 1, 60)
+    rows = written(tmp_path / "out" / "2025-01-14")
+    assert rows.select(["account", "ts"]).equals(rows_of(DAY).select(["account", "ts"]))

@@ -33,7 +33,7 @@ from daybreak.contract.table import Table
 from daybreak.data.partitions import CLEAN, PART, part_of, partitions
 from daybreak.rollout import night_events
 from daybreak.rollout.rollback import version_of
-from daybreak.serving.recorded import NightArrays, arrays_of, newest_arrays
+from daybreak.serving.recorded import NIGHTS_BACK, NightArrays, arrays_of, newest_arrays
 from daybreak.storage import branch, known_digests, ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
@@ -253,7 +253,7 @@ def _score(call: _Call, work: Path) -> _Scored:
         call.version,
         name=call.params.register_.name,
         arrays=arrays,
-        clean=home.tonight / CLEAN,
+        clean=_clean(home),
         work=work,
     ) as version:
         is_lists = version.about["answers"] == "users"
@@ -281,6 +281,16 @@ def _arrays(home: Home, night: Night) -> NightArrays | None:
     """Returns tonight's arrays, those of the newest closed night if tonight came to none, or None."""
     tonight = arrays_of(home, night.id) if records.find(Dataset, home.records) else None
     return tonight or newest_arrays(home)
+
+
+def _clean(home: Home) -> Path:
+    """Returns the folder of tonight's clean rows, or of the newest closed night's where tonight has none.
+
+    One that could not be opened has not those of the nights before, as others have.
+    """
+    own, closed = home.tonight / CLEAN, ledger.commits(home, limit=NIGHTS_BACK)
+    others = [home.nights / commit.night / CLEAN for commit in closed if not commit.rollback]
+    return next((folder for folder in (own, *others) if partitions(folder)), own)
 
 
 def _of_lists(version: Scorer, arrays: NightArrays | None) -> str:
