@@ -75,12 +75,12 @@ def checks(home: Home, params: "Params") -> Iterator[tuple[str, bool, str]]:
         fault = webhook.unset(webhook_url, given.webhook_secret)
         yield what, not fault, fault or f"webhook {number} hears of each release, and of predictions"
     if fault := _fault(home, given) if url else "":
-        yield what, False, f"no asset of {url} follows a release of a terminal: {fault}"
+        yield what, False, f"no asset of {url} follows a release of a terminal or of watch: {fault}"
     elif url or airflow_health.address(home):
         yield what, True, f"the asset {uri_of(params.register_.name, 'champion')} follows each release"
     else:
-        text = "no asset of Airflow follows a release of a terminal; make up, or set notify.airflow_url"
-        yield what, True, text
+        text = "no asset of Airflow follows a release of a terminal or of watch"
+        yield what, True, f"{text}; make up, or set notify.airflow_url"
 
 
 def _fault(home: Home, params: DownstreamParams) -> str:
