@@ -93,6 +93,11 @@ def main() -> None:
         f"{last}, .dvc MB": ("<=", 1.1 * figures[f"{first}, .dvc MB"]),
         f"{last}, other MB": ("<=", 1.1 * figures[f"{first}, other MB"]),
         **{f"a night adds to {place} kB": ("<=", 2.0) for place in GROW},
+        "files that a night adds": ("<=", 2.0),
+        **{
+            f"{last}, {kind}": ("<=", figures[f"{first}, {kind}"])
+            for kind in ("descriptors", "threads")  # of the process that ran them all
+        },
         **{f"{last}, {call} CPU s": ("<=", 1.5 * figures[f"night 10, {call} CPU s"]) for call in CALLS},
         **{f"{kind}, later hours": ("<=", most) for kind, most in LATER.items()},
     }
@@ -130,6 +135,8 @@ def nights(home: Path) -> dict[str, float]:
             about = f"night {number:,}"
             figures |= {f"{about}, {place} MB": sizes / 1e6 for place, sizes in places(home).items()}
             figures[f"{about}, files"] = float(num_files(home))
+            figures[f"{about}, descriptors"] = float(psutil.Process().num_fds())
+            figures[f"{about}, threads"] = float(psutil.Process().num_threads())
             figures |= {f"{about}, {call} CPU s": cpu_s(call) for call in CALLS}
             print(json.dumps(figures), file=sys.stderr, flush=True)
     clock._CLOCK = clock.Clock()
@@ -137,6 +144,8 @@ def nights(home: Path) -> dict[str, float]:
     for place in GROW:
         grew = figures[f"night {MARKS[-1]:,}, {place} MB"] - figures[f"night {MARKS[-2]:,}, {place} MB"]
         figures[f"a night adds to {place} kB"] = 1e3 * grew / since
+    grew = figures[f"night {MARKS[-1]:,}, files"] - figures[f"night {MARKS[-2]:,}, files"]
+    figures["files that a night adds"] = grew / since
     return figures | {"nights took s": time.monotonic() - began}
 
 
