@@ -142,10 +142,11 @@ def since(figures: dict[str, float]) -> NoReturn:
                 both = {who: statistics.median(one[key] for one in rounds[who]) for who in urls}
                 figures |= {f"{who}, {words}, {connections} connections": each for who, each in both.items()}
                 figures[f"now over before, {words}, {connections} connections"] = both["now"] / both["before"]
-    kept = {
-        f"now over before, requests/s, {connections} connections": (">=", 0.95) for connections in CONNECTIONS
-    }
-    frame.finish("serving", figures, kept)
+    targets: dict[str, frame.Target] = {}
+    for connections in CONNECTIONS:
+        targets[f"now over before, requests/s, {connections} connections"] = (">=", 0.95)
+        targets[f"now over before, P99 ms, {connections} connections"] = ("<=", 1 / 0.95)
+    frame.finish("serving", figures, targets)
 
 
 @contextlib.contextmanager
