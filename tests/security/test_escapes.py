@@ -142,7 +142,7 @@ ways = {
     "memory of others": lambda: call("process_vm_readv", 1, 0, 0, 0, 0, 0),
     "files of others": lambda: call("pidfd_getfd", 0, 0, 0),
     "all watches of files": lambda: call("inotify_init1", 0) and "made",
-    "all watches of file systems": lambda: call("fanotify_init", 0, 0) and "made",
+    "all watches of file systems": lambda: call("fanotify_init", 0x200, 0) and "made",
     "all queues of the disk": lambda: call("io_setup", 8, ctypes.create_string_buffer(8)) or "made",
     "keys": lambda: call("keyctl", 0, -3, 1),
     "faults of pages": lambda: call("userfaultfd", 1),
