@@ -19,8 +19,8 @@ once, by `notify.command`.
 
 The stages `open`, `ingest`, `plan`, `train` and `close` are the real ones, in a real repository, by a clock
 that the benchmark moves on by ten minutes between two calls of `ingest`. What a step takes is written into
-the profile; the job is one of tests/jobs/cloud.py, whose machines wait in a queue and are a little faster or
-slower than planned.
+the profile; the job is one of tests/jobs/cloud.py, whose machines wait in a queue, and whose steps are a
+little faster or slower than those of their machine, which no forecast changes.
 QUICK=1: a fifth of the mornings.
 """
 
@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
+from math import exp
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -52,7 +53,7 @@ from daybreak.storage import checkout, ledger, snapshots
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
 from tests.jobs import plans
-from tests.jobs.cloud import Cloud, Luck
+from tests.jobs.cloud import Cloud, Live, Luck
 from tests.planning import jobs
 from tests.training import nights
 
@@ -63,6 +64,7 @@ FASTER = ("b", "c")  # machines that have a night each before the others, as `a`
 HOUR_S, STEP_S, SETTLE_MINUTES = 3600.0, 600.0, 30
 OPENS, WHOLE = time(3), 24  # rows of a day
 OVERHEAD_H, PLANNED_H, FASTEST_H, TRAIN_H, WAIT_H = 1.0, 5.0, 2.0, 18.0, 16.0
+SAMPLE_S = (PLANNED_H * HOUR_S - 240) / plans.NUM_SAMPLES  # of a step on the cheapest machine
 RENTING = (
     "backend=benchmarks.bench_late_data:Rented",
     "plan.machines=[a,b,c]",
@@ -110,6 +112,11 @@ class CloudByClock(Cloud):
     @now.setter
     def now(self, now: float) -> None:
         self.ticks.now = now
+
+    def step_s(self, live: Live, batch_size: int) -> float:
+        """Returns the seconds of a step on the job's machine, whatever the plan expects of it."""
+        noise = exp(self.random.gauss(0, 0.05))
+        return SAMPLE_S * batch_size / plans.SPEEDS[live.job.rental.machine] * noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,8 +293,7 @@ def _ingested(shop: Shop, home: Home, ticks: Clock) -> Batch | None:
 def _train(home: Home, night: Night, ticks: Clock) -> datetime | None:
     """Plans and trains; returns when training has ended, or None where it came to no model."""
     ticks.now += OVERHEAD_H * HOUR_S  # of the stages before
-    step_s = (PLANNED_H * HOUR_S - 240) / plans.NUM_SAMPLES
-    profile = replace(jobs.profile(step_s=step_s), noise_scale=plans.BATCH_SIZE)
+    profile = replace(jobs.profile(step_s=SAMPLE_S), noise_scale=plans.BATCH_SIZE)
     for record in (nights.dataset(), profile):
         records.write(record, home.records)
     try:
