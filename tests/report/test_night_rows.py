@@ -37,7 +37,10 @@ def test_rows_of_the_file_are_those_of_the_records_newest_first(home: Path) -> N
     assert made == [row_of(entry) for entry in ledger.history(Home.here())]
     assert [row.day for row in made][:2] == ["2026-11-24", "2026-11-23"]
     assert len(lines(home)) == 12
-    assert NightRows(Home(home)).newest() == made
+    read = NightRows(Home(home)).newest()
+    assert read == made
+    assert [row.spot_hours for row in read] == [row.spot_hours for row in made]
+    assert read[0].spot_hours > 0
     assert sum(map(len, lines(home))) < 0.9 * sum(len(json.dumps(vars(row))) for row in made)
 
 

@@ -9,13 +9,14 @@ may be removed at any time; rows of other versions of the code are made anew.
 import contextlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from daybreak.contract import records
+from daybreak.contract.record_parts import Rental
 from daybreak.contract.record_types import Plan, Predictions, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.registry import approval
@@ -32,6 +33,16 @@ FILE = Path("var/night_rows.jsonl")  # in the home
 AT_ONCE = 500  # nights whose records are in memory
 UNNAMED = "the only backend"  # has no regions, and rentals do not name it
 _ANSWERS = ("approved", "declined", "stopped", "rolled back")  # events by somebody
+
+
+class RentedMachines(NamedTuple):
+    """What a night had of machines of one kind and place, rented in one way."""
+
+    machine: str  # all kinds of one job together
+    place: str  # region, else the backend, `UNNAMED` without a name; "" for the machine at hand
+    strategy: str
+    hours: float  # of all machines, while they ran
+    usd: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +84,12 @@ class NightRow:
     num_rows: int | None = None
     num_quarantined: int | None = None
     rental: str = ""
-    machine: str = ""  # of the plan, all kinds of one job together
-    place: str = ""  # region, else the backend, `UNNAMED` without a name; "" for the machine at hand
-    machine_hours: float | None = None  # of training and refit, all machines together
-    strategy: str = ""  # how they are rented
-    spot_hours: float | None = None  # of training, where it was planned on spot
-    spot_saved_usd: float | None = None  # what these hours cost less than on demand; None: not on spot, the
-    # plan has no such price, or some of what it cost was for other machines or for none
+    rented: tuple[
+        RentedMachines, ...
+    ] = ()  # by training and refit, together for `usd`; without a job, as planned
+    # An hour of one of its spot machines on demand; None: not on spot, the plan has no such price, or it was
+    # interrupted, so that some of what it cost was for work that was lost or for other machines.
+    on_demand_usd: float | None = None
     is_declined: bool = False  # a person said no
     is_on_hold: bool = False  # a person's hold on its recipe kept its version from serving
     model: str = ""  # name in the registry
@@ -106,6 +116,18 @@ class NightRow:
         """Returns by how much the challenger scored better than the champion."""
         known = self.score is not None and self.champion_score is not None
         return self.score - self.champion_score if known else None  # type: ignore[operator]
+
+    @property
+    def spot_hours(self) -> float:
+        """Returns the hours of all spot machines."""
+        return sum(one.hours for one in self.rented if one.strategy == "spot")
+
+    @property
+    def spot_saved_usd(self) -> float | None:
+        """Returns how much more its machine hours would have cost on demand; None where that is not known."""
+        if self.on_demand_usd is None or self.usd is None:
+            return None
+        return self.on_demand_usd * self.spot_hours - self.usd
 
     @property
     def is_late(self) -> bool:
@@ -186,7 +208,9 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         num_quarantined=entry.report.num_quarantined if entry.report else None,
         is_on_hold=bool(verdict and verdict.held and not entry.release),
         is_declined=_is_declined(entry),
-        **_rented(plan, training, refit=entry.refit.training if entry.refit else None),
+        rental=str(plan.rental) if plan else "",
+        rented=_rented(entry),
+        on_demand_usd=_on_demand_usd(entry),
         model=entry.version.name if entry.version else "",
         run_id=entry.version.run_id if entry.version else "",
         experiment=entry.version.experiment if entry.version else "0",
@@ -203,40 +227,57 @@ def _is_declined(entry: Entry) -> bool:
     return answer is not None and not answer.approved
 
 
-def _rented(plan: Plan | None, training: Training | None, *, refit: Training | None) -> dict[str, Any]:
-    """Returns the fields on the machines that were planned.
+def _rented(entry: Entry) -> tuple[RentedMachines, ...]:
+    """Returns the machines that the night's jobs had, with their shares of what the night cost.
 
-    From its first start to its end, a job that lost its machines or moved also waited without any; what its
-    spot machines lived is known.
+    Shares are by what each request for machines costs at the price that was planned with, or by hours where
+    there is no price. A job without its requests on record counts for the machines of the plan.
     """
-    if plan is None:
-        return {}
-    rental = plan.rental
-    moved = bool(training and (training.num_restarts or training.fallbacks))
-    spot_hours = None
-    if training and rental.is_spot:
-        lived_s = sum(seconds for seconds, _ in training.spot_lives)
-        spot_hours = (lived_s if moved else training.elapsed_s) / HOUR_S * rental.num_machines
-    hours = None
-    if training:
-        only_spot = rental.is_spot and not training.fallbacks
-        hours = spot_hours if only_spot else training.elapsed_s / HOUR_S * rental.num_machines
-        hours = (hours or 0.0) + (refit.elapsed_s / HOUR_S * rental.num_machines if refit else 0.0)
-    alike = [way for way in plan.fallbacks if rental.is_spot and way.rental == rental.on_demand]
-    price = next((way.usd_per_hour for way in alike), None)
-    return {
-        "rental": str(rental),
-        "machine": " + ".join(map(str, rental.pools)),
-        "place": "" if rental.is_local else rental.region or rental.backend or UNNAMED,
-        "machine_hours": hours,
-        "strategy": rental.strategy,
-        "spot_hours": spot_hours,
-        "spot_saved_usd": (
-            price * spot_hours - training.cost_usd
-            if training and spot_hours and price and not moved
-            else None
-        ),
-    }
+    if entry.plan is None:
+        return ()
+    uses = [use for job in _jobs(entry) for use in _uses(job, entry.plan)] or [(entry.plan.rental, 0.0, 0.0)]
+    groups: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for rental, hours, usd in uses:
+        place = "" if rental.is_local else rental.region or rental.backend or UNNAMED
+        key = (" + ".join(map(str, rental.pools)), place, rental.strategy)
+        before = groups.get(key, (0.0, 0.0))
+        groups[key] = (before[0] + hours, before[1] + usd)
+    of = 1 if any(usd for _, usd in groups.values()) else 0  # the dollars, else the hours
+    whole = sum(use[of] for use in groups.values())
+    return tuple(
+        RentedMachines(*key, use[0], (entry.usd or 0.0) * (use[of] / whole if whole else 1 / len(groups)))
+        for key, use in groups.items()
+    )
+
+
+def _jobs(entry: Entry) -> list[Training]:
+    return [job for job in (entry.training, entry.refit.training if entry.refit else None) if job]
+
+
+def _uses(job: Training, plan: Plan) -> Iterator[tuple[Rental, float, float]]:
+    """Yields the machines of a job with their hours, all of them together, and dollars."""
+    for one in job.attempts:
+        if one.ran_at:
+            held_s = max(0.0, (one.ended_at - one.ran_at).total_seconds())
+            yield one.rental, held_s / HOUR_S * one.rental.num_machines, one.usd
+    if not any(one.ran_at for one in job.attempts):
+        yield plan.rental, job.elapsed_s / HOUR_S * plan.rental.num_machines, _planned_usd(plan, job)
+
+
+def _planned_usd(plan: Plan, job: Training) -> float:
+    expected = plan.forecast
+    return expected.expected_usd / expected.expected_s * job.elapsed_s if expected.expected_s else 0.0
+
+
+def _on_demand_usd(entry: Entry) -> float | None:
+    plan, jobs = entry.plan, _jobs(entry)
+    if plan is None or not jobs or not plan.rental.is_spot:
+        return None
+    ran = [[one.rental for one in job.attempts if one.ran_at] for job in jobs]
+    moved = any(rentals not in ([], [plan.rental]) for rentals in ran)
+    if moved or any(job.num_restarts or job.fallbacks for job in jobs):
+        return None
+    return next((way.usd_per_hour for way in plan.fallbacks if way.rental == plan.rental.on_demand), None)
 
 
 class NightRows:
@@ -278,6 +319,7 @@ class NightRows:
                 continue
             with contextlib.suppress(TypeError, ValueError, KeyError):
                 values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in line.items()}
+                values["rented"] = tuple(RentedMachines(*one) for one in values.get("rented", ()))
                 rows[str(line["commit"])] = NightRow(**values)
         return rows
 

@@ -14,12 +14,13 @@ from daybreak.contract.record_parts import LOCAL, Chain, Placement, Rental
 from daybreak.contract.record_types import Approval, Refit
 from daybreak.extensions.pages import export, months
 from daybreak.extensions.pages.board import Model
-from daybreak.extensions.pages.selection import Query
-from daybreak.report.night_rows import NightRow, row_of
+from daybreak.extensions.pages.selection import Query, searched
+from daybreak.report.night_rows import NightRow, RentedMachines, row_of
 from tests.extensions.pages import fleet
 from tests.extensions.pages.served import served
 from tests.report.histories import nights
 from tests.report.nights import whole
+from tests.report.test_stage_times import preempted
 
 OCTOBER, NOVEMBER = date(2026, 10, 31), date(2026, 11, 1)
 
@@ -122,19 +123,17 @@ def test_spot_saves_what_the_same_hours_cost_on_demand_by_the_plan_less_what_the
     priced = replace(ran, plan=replace(entry.plan, rental=spot, fallbacks=(bought,)))
     (one,) = months.months([model(row_of(priced))], Query()).months
     assert (one.spot_hours, one.spot_saved_usd) == (3.0, 3.5)
-    lives = ((1800.0, True), (1800.0, False))  # half an hour went by without a machine
-    lost = replace(priced, training=replace(trained, num_restarts=1, spot_lives=lives))
-    (one,) = months.months([model(row_of(lost))], Query()).months
-    assert (one.spot_hours, one.spot_saved_usd) == (2.0, None)
-    assert months.months([model(row_of(lost))], Query()).machines[0].hours == 2.0
+    assert one.spot_saved_hours == 1.75  # at $2 an hour
+    lost = months.months([model(row_of(preempted()))], Query()).months[0]
+    assert (lost.spot_hours, lost.spot_saved_usd, lost.spot_saved_hours) == (2.0, None, None)
     unpriced = replace(ran, plan=replace(entry.plan, rental=spot, fallbacks=()))
     assert months.months([model(row_of(unpriced))], Query()).months[0].spot_saved_usd is None
 
 
 def test_costs_are_summed_by_machine_and_place_and_make_up_the_whole() -> None:
-    there = {"machine": "g2-standard-8", "place": "us-central1", "strategy": "spot", "machine_hours": 2.0}
-    here = {"machine": "local", "place": "", "strategy": "on-demand", "machine_hours": 1.0}
-    rows = [night(NOVEMBER, **there), night(NOVEMBER, **there), night(NOVEMBER, usd=5, **here)]
+    there = RentedMachines("g2-standard-8", "us-central1", "spot", 2.0, 10)
+    here = RentedMachines("local", "", "on-demand", 1.0, 5)
+    rows = [night(NOVEMBER, rented=(there,))] * 2 + [night(NOVEMBER, usd=5, rented=(here,))]
     first, second = months.months([model(*rows)], Query()).machines
     assert (first.machine, first.num_nights, first.hours, first.usd, first.share) == (
         "g2-standard-8",
@@ -144,9 +143,26 @@ def test_costs_are_summed_by_machine_and_place_and_make_up_the_whole() -> None:
         0.8,
     )
     assert (second.place, second.usd, second.share) == (months.HERE, 5, 0.2)
-    shown = months.months([model(*rows, night(NOVEMBER, usd=3, machine=""))], Query()).machines
+    shown = months.months([model(*rows, night(NOVEMBER, usd=3, rented=()))], Query()).machines
     assert [(one.machine, one.usd) for one in shown][-1] == (months.UNPLANNED, 3)
     assert sum(one.usd for one in shown) == 28
+
+
+def test_a_night_that_moved_costs_what_each_of_its_machines_did() -> None:
+    moved = preempted()
+    costs = months.months([model(row_of(moved))], Query()).machines
+    assert [(one.machine, one.strategy, one.num_nights) for one in costs] == [
+        ("n1-standard-8", "on-demand", 1),
+        ("n1-standard-8", "spot", 1),
+    ]
+    assert [one.usd for one in costs] == pytest.approx([2.2, 0.9])
+    assert [one.hours for one in costs] == pytest.approx([58 / 60, 2.0])
+    assert moved.training
+    billed = replace(moved, training=replace(moved.training, cost_usd=6.2))  # twice what was planned
+    assert [one.usd for one in months.months([model(row_of(billed))], Query()).machines] == pytest.approx(
+        [4.4, 1.8]
+    )
+    assert all(name in searched("shop", row_of(moved)) for name in ("n1-standard-8", "spot"))
 
 
 def test_a_refit_counts_among_the_hours_of_its_machines() -> None:
@@ -154,7 +170,8 @@ def test_a_refit_counts_among_the_hours_of_its_machines() -> None:
     assert entry.training
     hour = replace(entry.training, elapsed_s=3600)
     refitted = replace(entry, training=hour, refit=Refit(judged=12, training=hour))
-    assert row_of(refitted).machine_hours == 2 * (row_of(replace(entry, training=hour)).machine_hours or 0)
+    (whole_night,), (one,) = row_of(refitted).rented, row_of(replace(entry, training=hour)).rented
+    assert whole_night.hours == 2 * one.hours > 0
 
 
 def test_only_the_machine_at_hand_is_this_machine() -> None:
@@ -163,7 +180,7 @@ def test_only_the_machine_at_hand_is_this_machine() -> None:
 
     def place(rental: Rental) -> str:
         assert entry.plan
-        return row_of(replace(entry, plan=replace(entry.plan, rental=rental))).place
+        return row_of(replace(entry, plan=replace(entry.plan, rental=rental))).rented[0].place
 
     assert place(Rental(machine=LOCAL)) == ""
     assert place(Rental(machine="a100", backend="slurm")) == "slurm"
@@ -216,6 +233,10 @@ def test_the_page_of_months_answers_for_one_model_and_the_fleet_and_gives_both_f
     assert both["usd"] == pytest.approx(fraud["usd"] + shop["usd"])
     assert f"November 2026: ${both['usd']:,.2f} for 48 nights" in page
     assert sum(one["usd"] for one in given["machines"]) == pytest.approx(both["usd"])
+    machines = get(f"{url}/nights/months?month=2026-11&format=machines")
+    assert machines.headers["content-disposition"] == 'attachment; filename="machines.csv"'
+    costs = [float(one["usd"]) for one in csv.DictReader(io.StringIO(machines.text))]
+    assert costs == pytest.approx([one["usd"] for one in given["machines"]])
     lines = csv.DictReader(io.StringIO(get(f"{url}/nights/months?model=shop&format=csv").text))
     assert [(line["month"], line["num_nights"]) for line in lines] == [("2026-11", "24"), ("2026-10", "16")]
     assert "No nights of nobody." in get(f"{url}/nights/months?model=nobody").text

@@ -7,8 +7,8 @@ A month holds the nights of its days, of one model or of all. Quality is the mea
 on the same held-out samples, for nights whose records have both. The version it is compared with is the
 chain's anchor; as long as that is the first version of the ledger, it was never retrained, and the difference
 is what all retraining since has gained. A version that was taken back does not count as serving. Dollars
-saved by spot are those of the same machine hours at the on-demand price of the plan, less what training cost,
-of nights that lost no machine and moved to no other.
+saved by spot are those of the same machine hours at the on-demand price of the plan, less what they cost, of
+nights that lost no machine and moved to no other.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from daybreak.extensions.pages import board
 from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.selection import Query, month_of
 from daybreak.report import links
-from daybreak.report.night_rows import NightRow
+from daybreak.report.night_rows import NightRow, RentedMachines
 from daybreak.report.templates import render
 
 HERE = "this machine"
@@ -50,6 +50,7 @@ class Month:
     over_first: float | None  # against the first version, never retrained; None: not on record
     spot_hours: float  # of machines
     spot_saved_usd: float | None  # None: no night on spot has the on-demand price
+    spot_saved_hours: float | None  # of the same machines on demand, which these dollars would pay for
 
     @property
     def name(self) -> str:
@@ -59,12 +60,12 @@ class Month:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineCost:
-    """The cost of nights on planned machines of one kind and place, rented in one way."""
+    """The cost of machines of one kind and place, rented in one way."""
 
     machine: str
     place: str
     strategy: str
-    num_nights: int
+    num_nights: int  # that had them; a night that moved had several
     hours: float  # of machines
     usd: float
     share: float | None  # of all dollars; None where nothing cost anything
@@ -152,7 +153,7 @@ def _month(
     ended = Counter(_ending(row, is_taken_back=row.commit in gone) for row in rows)
     promoted = ended["promoted"]
     usd = sum(row.usd or 0.0 for row in rows)
-    saved = [row.spot_saved_usd for row in rows if row.spot_saved_usd is not None]
+    saved = [(row.spot_saved_usd, row.on_demand_usd) for row in rows if row.spot_saved_usd is not None]
     never = [row for name, row in nights if first[name] and row.anchor == first[name]]
     return Month(
         month=month,
@@ -170,8 +171,9 @@ def _month(
         # Scores of different models have no mean.
         over_anchor=_over_anchor(rows, gone) if len({name for name, _ in nights}) == 1 else None,
         over_first=_over_anchor(never, gone) if len({name for name, _ in nights}) == 1 else None,
-        spot_hours=sum(row.spot_hours or 0.0 for row in rows),
-        spot_saved_usd=sum(saved) if saved else None,
+        spot_hours=sum(row.spot_hours for row in rows),
+        spot_saved_usd=sum(usd for usd, _ in saved) if saved else None,
+        spot_saved_hours=sum(usd / price for usd, price in saved if price) if saved else None,
     )
 
 
@@ -188,11 +190,12 @@ def _over_anchor(rows: Sequence[NightRow], gone: Collection[str]) -> float | Non
 
 
 def _machines(rows: Sequence[NightRow]) -> Iterator[MachineCost]:
-    groups: dict[tuple[str, str, str], list[NightRow]] = {}
+    groups: dict[tuple[str, str, str], list[RentedMachines]] = {}
     for row in rows:
-        key = (row.machine, row.place or HERE, row.strategy) if row.machine else (UNPLANNED, "", "")
-        groups.setdefault(key, []).append(row)
-    costs = {key: sum(row.usd or 0.0 for row in group) for key, group in groups.items()}
+        for use in row.rented or (RentedMachines(UNPLANNED, "", "", 0.0, row.usd or 0.0),):
+            place = use.place or (HERE if row.rented else "")
+            groups.setdefault((use.machine, place, use.strategy), []).append(use)
+    costs = {key: sum(use.usd for use in group) for key, group in groups.items()}
     whole = sum(costs.values())
     for key in sorted(groups, key=lambda key: -costs[key]):
         machine, place, strategy = key
@@ -201,7 +204,7 @@ def _machines(rows: Sequence[NightRow]) -> Iterator[MachineCost]:
             place=place,
             strategy=strategy,
             num_nights=len(groups[key]),
-            hours=sum(row.machine_hours or 0.0 for row in groups[key]),
+            hours=sum(use.hours for use in groups[key]),
             usd=costs[key],
             share=costs[key] / whole if whole else None,
         )

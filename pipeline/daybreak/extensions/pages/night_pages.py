@@ -115,10 +115,11 @@ class NightPages:
         return _html(on_call.page(shown, at=at), scripts=False)
 
     def months(self, asked: Mapping[str, str]) -> Response:
-        """Returns the page of months, or its table as CSV or, with the costs by machine, as JSON."""
+        """Returns the page of months, one of its tables as CSV (`machines`: the second), or both as JSON."""
         models, query, form = self._models(), query_of(asked), asked.get("format")
-        if form == "csv":
-            return export.as_csv(months.months(models, query).values["months"], name="months")
+        if form in ("csv", "machines"):
+            name = "months" if form == "csv" else "machines"
+            return export.as_csv(months.months(models, query).values[name], name=name)
         if form == "json":
             return export.as_json(months.months(models, query).values, name="months")
         return _html(months.page(models, query), scripts=False)

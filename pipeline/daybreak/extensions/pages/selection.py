@@ -124,5 +124,7 @@ def searched(model: str, row: NightRow) -> str:
 
     Lower case is that of `toLowerCase` in a browser, which `casefold` is not.
     """
-    told = (day_of(row), row.night, model, row.verdict, row.failed, row.by, row.rental, row.reason)
-    return " ".join([*filter(None, told), *([row.bound, BOUNDS[row.bound]] if row.bound else [])]).lower()
+    told = [day_of(row), row.night, model, row.verdict, row.failed, row.by, row.rental, row.reason]
+    told += [row.bound, BOUNDS[row.bound]] if row.bound else []
+    told += [f"{one.machine} {one.place} {one.strategy}" for one in row.rented]
+    return " ".join(filter(None, told)).lower()
