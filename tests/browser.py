@@ -24,7 +24,7 @@ class Seen:
 
     complaints: tuple[str, ...]  # of the console, and errors of scripts
     requests: tuple[str, ...]  # that left this machine
-    violations: tuple[str, ...]  # that axe-core calls serious or critical
+    violations: tuple[str, ...]  # of the rules of axe-core, whatever weight it gives them
     wider_by: int  # pixels than the window
     num_bytes: int  # of all answers
 
@@ -45,8 +45,6 @@ def chromium() -> Iterator["Browser"]:
 
 def look(page: "Page", url: str) -> Seen:
     """Opens the page at the address, unfolds its parts, and returns what was seen."""
-    from axe_playwright_python.sync_playwright import Axe
-
     complaints: list[str] = []
     requests: list[str] = []
     sizes: list[int] = []
@@ -57,18 +55,21 @@ def look(page: "Page", url: str) -> Seen:
     page.goto(url)
     page.wait_for_load_state("networkidle")
     page.evaluate(OPEN_ALL)
-    violations = Axe().run(page).response["violations"]
     return Seen(
         complaints=tuple(complaints),
         requests=tuple(url for url in requests if not _is_here(url)),
-        violations=tuple(
-            f"{one['id']}: {one['nodes'][0]['html']}"
-            for one in violations
-            if one["impact"] in ("serious", "critical")
-        ),
+        violations=violations(page),
         wider_by=page.evaluate(WIDER_BY),
         num_bytes=sum(sizes),
     )
+
+
+def violations(page: "Page") -> tuple[str, ...]:
+    """Returns the rules of axe-core that the page breaks, each with the first place."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return tuple(f"{one['id']}: {one['nodes'][0]['html']}" for one in found)
 
 
 def _is_here(url: str) -> bool:

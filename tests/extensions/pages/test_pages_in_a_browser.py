@@ -18,6 +18,8 @@ import pytest
 import requests
 
 import tests.browser
+from daybreak.extensions.pages import fleet_rows
+from daybreak.storage.home import Home
 from tests.browser import chromium
 from tests.extensions.pages import fleet, training_night
 from tests.extensions.pages.served import served
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 TODAY = datetime.now(UTC).date()
 SEEN = "rows => rows.map(row => `${row.dataset.m} ${row.cells[0].dataset.v}`)"
-SIZES = {"wide": {"width": 1400, "height": 900}, "phone": {"width": 400, "height": 800}}
+SIZES = {"wide": {"width": 1400, "height": 900}, "phone": {"width": 390, "height": 800}}
 SCREENS = [(size, scheme) for size in SIZES for scheme in ("light", "dark")]
 MOST_BYTES = 500_000
 
@@ -51,9 +53,10 @@ class Seen:
         keep(self.page, name)
 
     def expect_whole(self) -> None:
-        """Holds that the page fits the screen, has no error, and was small and from this machine alone."""
+        """Holds that the page fits the screen, has no error, is accessible, small and from here alone."""
         assert not overflows(self.page)
         assert self.errors == []
+        assert tests.browser.violations(self.page) == ()
         assert self.hosts == {"127.0.0.1"}
         assert 0 < self.num_bytes < MOST_BYTES
 
@@ -132,6 +135,56 @@ def test_a_running_night_is_whole_on_each_screen_and_asks_nobody_else(
         assert seen.page.get_by_text(words).first.is_visible()
     seen.keep(f"live-{size}-{scheme}")
     seen.expect_whole()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of the board of a home without a fleet, and its file."""
+    home = fleet.make(tmp_path_factory.mktemp("alone"), num=12, last=TODAY - timedelta(days=1), shop=1)
+    (home / "fleet.yaml").unlink()
+    fleet_rows.write_board(Home(home), all=False)
+    with served(home) as url:
+        yield f"{url}/nights", home / "var" / "board.html"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("is_served", [True, False])
+def test_the_board_of_one_model_is_whole_and_accessible_served_and_as_a_file(
+    browser: Any, alone: tuple[str, Path], width: int, is_served: bool
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    seen = tests.browser.look(page, alone[0] if is_served else alone[1].as_uri())
+    assert page.locator("table.nights tbody tr").count() == 12
+    assert (seen.complaints, seen.requests, seen.violations) == ((), (), ())
+    assert seen.wider_by <= 0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_two_nights_beside_each_other_are_whole_and_accessible(
+    browser: Any, shown: Nights, width: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    two = "&".join(f"night=fraud/{TODAY - timedelta(days=ago)}" for ago in (1, 2))
+    seen = tests.browser.look(page, f"{shown.url}/nights/compare?{two}")
+    assert page.locator("table.compared tbody tr").count() == 17
+    assert (seen.complaints, seen.requests, seen.violations) == ((), (), ())
+    assert seen.wider_by <= 0
+
+
+@pytest.mark.parametrize("path", ["/nights", "/nights/months", "/nights/compare"])
+def test_on_paper_are_figures_and_charts_and_nothing_to_press(browser: Any, shown: Nights, path: str) -> None:
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    two = "&".join(f"night=fraud/{TODAY - timedelta(days=ago)}" for ago in (1, 2))
+    page.goto(f"{shown.url}{path}{f'?{two}' if path.endswith('compare') else ''}")
+    pressed = page.locator("button:not(.word), input, select, nav.menu")
+    assert any(one.is_visible() for one in pressed.all())
+    page.emulate_media(media="print")
+    assert not any(one.is_visible() for one in pressed.all())
+    charts = page.locator("svg.chart").all()
+    assert len(charts) >= (12 if path == "/nights" else 0)
+    assert all(chart.is_visible() for chart in charts)  # of the model that is folded, too
+    assert page.locator("table").last.is_visible()
+    assert not overflows(page)
 
 
 def days(page: Any) -> list[str]:
