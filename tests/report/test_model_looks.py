@@ -25,11 +25,22 @@ PARAMS = "source: a:B\nworkload: a:B\nbackend: a:B\n"
 def test_the_old_curve_is_that_of_the_night_that_made_the_champion() -> None:
     night, history = whole(61), sixty()[1:]
     made = next(one for one in history if one.release and one.release.version == 60)
-    assert model_nights.trained_before(night, history) == made.training
-    assert model_nights.trained_before(night, history[5:]) is None
+    assert model_nights.trained_before(night, history) == (made.training, True)
+    assert model_nights.trained_before(night, history[5:]) == (None, False)
     shown = model_looks(night, history).learning
     assert shown
-    assert "Dashed: the loss of version 60, the champion." in shown.words
+    assert "Dashed: the loss and validation scores of version 60, the champion." in shown.words
+    assert shown.chart.count("stroke-dasharray: 3.3,1.65") == 2
+
+
+def test_old_validation_scores_of_another_metric_are_left_out_and_that_is_said() -> None:
+    night, history = whole(61), sixty()[1:]
+    other = judged_first_by(night, "AUC")
+    assert not model_nights.trained_before(other, history)[1]
+    shown = model_looks(other, history).learning
+    assert shown
+    assert shown.chart.count("stroke-dasharray: 3.3,1.65") == 1
+    assert "Dashed: the loss of version 60, the champion. Its validation scores are left out" in shown.words
 
 
 def test_a_night_of_no_curve_shows_none() -> None:

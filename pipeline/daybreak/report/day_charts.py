@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib.dates
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import blended_transform_factory
 
 from daybreak.contract import formats
 from daybreak.contract.record_parts import ColumnDistribution, FigureSeries
@@ -32,7 +33,9 @@ def _most(column: ColumnDistribution) -> str:
     if at is None:
         return "no value tonight"
     before = f", before {formats.percent(column.before[at])}" if column.before else ""
-    return f"most often {column.values[at]}, {formats.percent(column.tonight[at])}{before}"
+    label = column.label_tonight[at] if column.label_tonight else None
+    mean = f"; its mean label {formats.quantity(label)}" if label is not None else ""
+    return f"most often {column.values[at]}, {formats.percent(column.tonight[at])}{before}{mean}"
 
 
 def _histogram(column: ColumnDistribution) -> Any:
@@ -66,21 +69,34 @@ def _histogram(column: ColumnDistribution) -> Any:
 
 
 def _shares(column: ColumnDistribution) -> Any:
-    """Draws a bar for each value, and a tick for its share before."""
+    """Draws a bar for each value, a tick for its share before, and its mean labels, where they are known."""
     num = len(column.values)
-    figure, axes = canvas(height=0.1 + 0.24 * num, left=0.36, right=0.86, width=NARROW)
     tonight, before = (side or (0.0,) * num for side in (column.tonight, column.before))
+    labels = [side or (None,) * num for side in (column.label_tonight, column.label_before)]
+    has_labels = any(value is not None for side in labels for value in side)
+    height, right = 0.1 + 0.24 * (num + has_labels), 0.62 if has_labels else 0.86
+    figure, axes = canvas(height=height, left=0.36, right=right, width=NARROW)
     most = max(*tonight, *before, 1e-9)
+    at_right: dict[str, Any] = {
+        "transform": blended_transform_factory(figure.transFigure, axes.transData),
+        "size": 9,
+    }
+    columns = ((0.87, labels[0], ACCENT, "label"), (0.985, labels[1], MUTED, "before"))
     for y, at in enumerate(reversed(range(num))):
         axes.barh(y, most, height=0.5, color=FILL)
         axes.barh(y, tonight[at], height=0.5, color=ACCENT, alpha=0.55)
         if column.before:
             axes.plot([before[at]] * 2, [y - 0.38, y + 0.38], color=INK, lw=1.6)
-        axes.text(most * 1.04, y, formats.percent(tonight[at]), va="center", size=9)
+        axes.text(right + 0.02, y, formats.percent(tonight[at]), va="center", **at_right)
+        for x, values, color, _ in columns if has_labels else ():
+            shown = formats.quantity(values[at])
+            axes.text(x, y, shown, va="center", ha="right", color=color, **at_right)
         value = column.values[at]
-        axes.text(-0.72 * most, y, value if len(value) <= 20 else f"{value[:19]}…", va="center", size=9)
+        axes.text(0.0, y, value if len(value) <= 20 else f"{value[:19]}…", va="center", **at_right)
+    for x, _, color, head in columns if has_labels else ():
+        axes.text(x, num, head, va="center", ha="right", color=color, **at_right)
     axes.set_xlim(0, most)
-    axes.set_ylim(-0.6, num - 0.4)
+    axes.set_ylim(-0.6, num - 0.4 + has_labels)
     axes.axis("off")
     return figure
 

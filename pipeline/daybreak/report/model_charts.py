@@ -69,14 +69,14 @@ def _chain(axes: Axes, days: list[Any], nights: Sequence[NightEffect]) -> None:
 
 
 @styled
-def learning(new: Training, old: Training | None) -> str | None:
+def learning(new: Training, old: Training | None, *, scores_alike: bool) -> str | None:
     """Draws loss and validation over the samples seen; None where none was kept.
 
-    The old model's loss is in ink, and the best validation is marked. The old model's scores are left out, as
-    they may be of another unit.
+    The old model's curves are in ink, and the best validation is marked. Its scores are left out unless they
+    are `scores_alike`, of the same unit.
     """
     curves = [("loss", new.losses, old.losses if old else ())]
-    curves += [("validation score", new.validations, ())]
+    curves += [("validation score", new.validations, old.validations if old and scores_alike else ())]
     curves = [curve for curve in curves if len(curve[1]) > 1]
     if not curves:
         return None

@@ -42,15 +42,17 @@ def model_looks(entry: Entry, history: Sequence[Entry]) -> ModelLooks:
 
 
 def _learning(entry: Entry, history: Sequence[Entry]) -> TabledChart | None:
-    new, old = entry.training, model_nights.trained_before(entry, history)
-    drawn = model_charts.learning(new, old) if new else None
+    new, (old, alike) = entry.training, model_nights.trained_before(entry, history)
+    drawn = model_charts.learning(new, old, scores_alike=alike) if new else None
     if new is None or drawn is None:
         return None
-    before = (
-        f"Dashed: the loss of version {entry.champion.version}, the champion."
-        if old and entry.champion
-        else ""
-    )
+    before = ""
+    if old and entry.champion:
+        validated = bool(old.validations and len(new.validations) > 1)
+        both = " and validation scores" if validated and alike else ""
+        before = f"Dashed: the loss{both} of version {entry.champion.version}, the champion."
+        if validated and not alike:
+            before += " Its validation scores are left out, as they may be of another first metric."
     rows = [(formats.count(seen), formats.score(score), "validation") for seen, score in new.validations]
     rows += [(formats.count(seen), formats.quantity(loss), "loss") for seen, loss in _few(new.losses)]
     return TabledChart(

@@ -126,10 +126,13 @@ def _until(entry: Entry, history: Sequence[Entry]) -> list[Entry]:
     return [entry, *sorted(before, key=lambda one: (one.night.day, one.night.started_at), reverse=True)]
 
 
-def trained_before(entry: Entry, history: Sequence[Entry]) -> Training | None:
-    """Returns the training of the champion that tonight's model is held against; None where unknown."""
+def trained_before(entry: Entry, history: Sequence[Entry]) -> tuple[Training | None, bool]:
+    """Returns the training of the champion that tonight's model is held against; None where unknown.
+
+    The second is whether both were validated by the same first metric, so that their scores have one unit.
+    """
     if entry.champion is None:
-        return None
+        return None, False
     made = next(
         (
             one
@@ -138,4 +141,4 @@ def trained_before(entry: Entry, history: Sequence[Entry]) -> Training | None:
         ),
         None,
     )
-    return made.training if made else None
+    return (made.training, _first_metric(made) == _first_metric(entry)) if made else (None, False)
