@@ -1,17 +1,21 @@
 """Words of a page that are explained where they stand, from the glossary."""
 
 import re
+from pathlib import Path
 
 from jinja2 import DictLoader
 from markupsafe import Markup
 
 from daybreak.report import glossary, templates
+from daybreak.report.page import page
+from daybreak.storage.home import Home
+from tests.report.nights import lay, sixty, whole
 
 
 def shown(text: str) -> str:
     """The text as a page shows it that explains its words."""
     environment = templates.environment().overlay(loader=DictLoader({"page": "{{ text | explained }}"}))
-    return environment.get_template("page").render({"text": text, glossary.USED: {}})
+    return environment.get_template("page").render({"text": text, glossary.USED: glossary.ExplainedWords()})
 
 
 def test_a_word_is_a_button_where_it_stands_first_and_the_rest_stays_as_it_is() -> None:
@@ -33,3 +37,21 @@ def test_each_line_of_the_glossary_explains_a_word_of_its_own() -> None:
     words = [line.split("**")[1] for line in text.splitlines() if line.startswith("- ")]
     assert list(glossary.lines()) == words == sorted(set(words))
     assert not [line for line in glossary.lines().values() if "](" in line or "`" in line]
+
+
+def test_each_part_of_a_nights_page_explains_its_words_and_every_button_has_its_line(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: a:B\n")
+    html = page(Home.here(), lay(whole(62), tmp_path), sixty())
+    parts = dict(re.findall(r'<div id="([a-z-]+)">\n(.*?)\n  </div>\n</details>', html, flags=re.DOTALL))
+    buttons = {name: re.findall(r'popovertarget="word-([a-z-]+)"', part) for name, part in parts.items()}
+    for part, words in {
+        "checks": {"challenger"},
+        "bottleneck": {"bound", "noise-scale"},
+        "plan": {"interval", "fallback"},
+        "nights": {"chain", "challenger", "margin", "interval"},
+    }.items():
+        assert words <= set(buttons[part])
+    assert all(len(words) == len(set(words)) for words in buttons.values())
+    lines = re.findall(r'<div popover class="meaning" id="word-([a-z-]+)">', html)
+    assert set(lines) == set(re.findall(r'popovertarget="word-([a-z-]+)"', html))
+    assert len(lines) == len(set(lines))

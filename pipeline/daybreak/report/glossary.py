@@ -1,7 +1,7 @@
 """Explains words where they stand on a page, from the glossary that docs have as well (glossary.md).
 
-The first place of a word on a page is a button; pressing it, by a tap or a key, shows its line of the
-glossary beside it, without a script (HTML's popover).
+The first place of a word in each part of a page, which may be folded, is a button; pressing it, by a tap or a
+key, shows its line of the glossary beside it, without a script (HTML's popover).
 """
 
 import re
@@ -14,9 +14,30 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 FILE = Path(__file__).with_name("glossary.md")
-USED = "explained_words"  # in the context of a page: its words that are explained, each with its line
+USED = "explained_words"  # in the context of a page: its `ExplainedWords`
 # A page names these all over, so that explaining them would be in the way.
 _EVERYDAY = {"gate", "home", "night", "record", "row", "sample", "stage", "state", "unit", "version"}
+
+
+class ExplainedWords:
+    """The words that a page explains."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, str] = {}  # of the glossary, by word
+        self._in_part: set[str] = set()
+
+    def begin_part(self) -> str:
+        """Begins a part of the page, which explains its words anew; returns "", as templates call it."""
+        self._in_part.clear()
+        return ""
+
+    def add(self, word: str) -> bool:
+        """Adds a word, and returns whether the part at hand had not explained it."""
+        if word in self._in_part:
+            return False
+        self._in_part.add(word)
+        self.lines[word] = lines()[word]
+        return True
 
 
 @cache
@@ -28,14 +49,13 @@ def lines() -> dict[str, str]:
 
 @pass_context
 def explained(context: Context, text: str) -> Markup:
-    """Returns a text with the words of the glossary as buttons, where they stand on the page first."""
-    used: dict[str, str] = context[USED]
+    """Returns a text with the words of the glossary as buttons, where they stand in the part first."""
+    used: ExplainedWords = context[USED]
     parts, end = [], 0
     for match in _words().finditer(str(text)):
         word = match[1].lower()
-        if word in used:
+        if not used.add(word):
             continue
-        used[word] = lines()[word]
         button = Markup('<button type="button" class="word" popovertarget="{0}">{1}</button>')
         parts += [escape(text[end : match.start()]), button.format(target(word), match[0])]
         end = match.end()

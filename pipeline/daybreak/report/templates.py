@@ -55,7 +55,7 @@ def environment(*, hover: bool = False) -> Environment:
 
 def render(name: str, *, hover: bool = False, **shown: Any) -> str:
     """Returns a page made from the template of that name; `hover` is that of `environment`."""
-    words: dict[str, str] = {}
+    words = glossary.ExplainedWords()
     return environment(hover=hover).get_template(name).render(shown | {glossary.USED: words})
 
 
