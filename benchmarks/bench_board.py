@@ -1,8 +1,8 @@
-"""How soon is a board over years there? Ledgers of 1,000 and 10,000 nights, made by `git fast-import`.
+"""How soon is a board over years there? 1,000 and 10,000 nights of five models, each a home with its ledger.
 
-The file that `report` writes and the page that `pages` serves are made in processes of their own, whose CPU
-time counts from the start of the interpreter: once without rows that were kept (the first board after an
-update), then with them. The page is then opened in headless Chromium, where it has one.
+The file that `report` writes for a fleet and the page that `pages` serves are made in processes of their own,
+whose CPU time counts from the start of the interpreter: once without rows that were kept (the first board
+after an update), then with them. The page is then opened in headless Chromium, where it has one.
 """
 
 import re
@@ -17,19 +17,19 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks import frame
-from tests.report.histories import nights, write_ledger
+from tests.extensions.pages import fleet
 
 SIZES = (100, 1000) if frame.QUICK else (1000, 10_000)
 LAST = date(2026, 11, 24)
+MODELS = {"shop": 1, "fraud": 2, "demand": 3, "language": 4, "images": 5}  # each with its seed
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-GIT = ["git", "-c", "user.name=A Benchmark", "-c", "user.email=bench@example.org"]
 SORT = "head => { const began = performance.now(); head.click(); return performance.now() - began; }"
 WRITE = """
 import sys
 from pathlib import Path
 from daybreak.extensions.pages import fleet_rows
 from daybreak.storage.home import Home
-fleet_rows.write_board(Home(Path(sys.argv[1])), all=False)
+fleet_rows.write_board(Home(Path(sys.argv[1])), all=True)
 """
 
 
@@ -38,18 +38,17 @@ def main() -> None:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for num in SIZES:
-            home = Path(folder) / str(num)
-            lay_out(home, num)
+            home = fleet.make(Path(folder) / str(num), num=num // len(MODELS), last=LAST, **MODELS)
             cold, _ = written(home)
             warm, peak_bytes = written(home)
-            page = home / "var" / "board.html"
+            page = home / "var" / "boards.html"
             about = f"{num:,} nights"
             figures |= {
                 f"{about}, CPU s, rows not kept": cold,
                 f"{about}, CPU s": warm,
                 f"{about}, MB of memory": peak_bytes / 1e6,
                 f"{about}, kB of the page": page.stat().st_size / 1e3,
-                f"{about}, pages": float(len(list(page.parent.glob("board*.html")))),
+                f"{about}, pages": float(len(list(page.parent.glob("boards*.html")))),
             }
             if CHROMIUM:
                 figures |= {f"{about}, {key}": value for key, value in seen(home).items()}
@@ -60,15 +59,6 @@ def main() -> None:
     if CHROMIUM:
         targets |= {f"{num:,} nights, kB sent": ("<=", 500.0) for num in SIZES}
     frame.finish("board", figures, targets)
-
-
-def lay_out(home: Path, num: int) -> None:
-    """Make a home with so many nights."""
-    (home / "var").mkdir(parents=True)
-    (home / "params.yaml").write_text((frame.ROOT / "params.yaml").read_text())
-    subprocess.run([*GIT, "init", "--quiet"], cwd=home, check=True)
-    subprocess.run([*GIT, "commit", "--quiet", "--allow-empty", "--message=Begin"], cwd=home, check=True)
-    write_ledger(home, list(nights(num, last=LAST)))
 
 
 def written(home: Path) -> tuple[float, float]:

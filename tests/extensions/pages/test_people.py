@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from daybreak import cli
-from daybreak.contract import records
+from daybreak.contract import formats, records
 from daybreak.storage import checkout, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -236,12 +236,23 @@ def test_what_did_a_month_cost_and_what_did_it_bring(person: Person, lead: Path)
     month = f"{YESTERDAY:%Y-%m}"
     of_month = [e for m in ("shop", "fraud") for e in history(lead, m) if str(e.night.day)[:7] == month]
     row = person.page.locator("table.months tbody tr", has_text=month).first.locator("td").all_inner_texts()
-    assert row[:4] == [
-        "all",
-        f"${sum(e.usd or 0.0 for e in of_month):,.2f}",
-        str(len(of_month)),
-        str(sum(e.release is not None for e in of_month)),
-    ]
+    usd, promoted = sum(e.usd or 0.0 for e in of_month), sum(e.release is not None for e in of_month)
+    assert row[:4] == ["all", f"${usd:,.2f}", str(len(of_month)), str(promoted)]
+    heads = person.page.locator("table.months thead th").all_inner_texts()[1:]
+    worth = dict(zip(heads, row, strict=True))
+    assert worth["cost of one promoted"] == f"${usd / promoted:,.2f}"
+    person.choose("Model", "shop")
+    person.click(person.page.get_by_role("button", name="Show"))
+    row = person.page.locator("table.months tbody tr", has_text=month).first.locator("td").all_inner_texts()
+    over = dict(zip(heads, row, strict=True))["score over the anchor"]
+    assert over == formats.effect(over_anchor([e for e in history(lead) if e in of_month]))
+
+
+def over_anchor(entries: list[Entry]) -> float:
+    """By how much what served scored better than the anchor, as a mean of the nights that have both."""
+    scores = [e.evaluation.metrics | {"promoted": e.release is not None} for e in entries if e.evaluation]
+    served = [one["score" if one["promoted"] else "champion_score"] - one["anchor_score"] for one in scores]
+    return sum(served) / len(served)
 
 
 def test_which_model_is_worst_calibrated(person: Person, lead: Path) -> None:
