@@ -242,3 +242,23 @@ def test_a_page_names_the_api_and_no_module_inside(page: Path) -> None:
     named = {name for names, one in API.findall(page.read_text()) for name in (one or names).split(", ")}
     assert named - {""} <= set(daybreak.__all__)
     assert not ROOM.findall(page.read_text())
+
+
+def kept() -> Iterator[str]:
+    """The names by which tests keep pictures of what a browser shows, as patterns."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "keep":
+                name = call.args[1]
+                parts = name.values if isinstance(name, ast.JoinedStr) else [name]
+                yield "".join(
+                    re.escape(one.value) if isinstance(one, ast.Constant) else ".+" for one in parts
+                )
+
+
+def test_each_picture_is_one_that_a_test_keeps_and_a_page_shows() -> None:
+    names = list(kept())
+    shown = "".join(page.read_text() for page in PAGES)
+    for picture in (ROOT / "docs").glob("*.png"):
+        assert any(re.fullmatch(name, picture.stem) for name in names if name != ".+"), picture.name
+        assert f"{picture.name})" in shown

@@ -141,12 +141,13 @@ class Standalone:
             raise
 
 
-def keep(page: Any, name: str) -> None:
-    """Keep what the page shows in the folder $SCREENSHOTS, where somebody asked for it."""
+def keep(shown: Any, name: str, **how: Any) -> None:
+    """Keep a picture of a page or a part of it in the folder $SCREENSHOTS, where somebody asked for it."""
+    page = getattr(shown, "page", shown)
     if "/#/" in page.url and (close := page.get_by_label("Close").first).is_visible():
         close.click()  # MLflow's assistant, which covers part of the page
     if folder := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / f"{name}.png")
+        shown.screenshot(path=Path(folder) / f"{name}.png", **how)
 
 
 def free_port() -> int:

@@ -1,6 +1,5 @@
 """The page of a night as a browser shows it, on a desk and on a phone, by day and by night."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -116,9 +115,11 @@ def test_a_rounded_figure_shows_the_whole_one_under_the_pointer(
 
 
 def test_a_held_day_shows_what_held_it_without_a_click(browser: "Browser", pages: dict[str, str]) -> None:
-    view = browser.new_page(viewport={"width": 390, "height": 900})
+    view = browser.new_page(viewport={"width": 1400, "height": 900})
     view.goto(pages["failed"])
     held = view.get_by_role("region", name="What held the day")
+    keep(held, "held")
+    view.set_viewport_size({"width": 390, "height": 900})
     assert [chart.is_visible() for chart in held.get_by_role("img").all()] == [True, True]
     held.get_by_text("Table").last.click()
     assert held.get_by_role("row", name=ODD_NAME).inner_text().split("\t")[1:3] == ["50 %", "0 %"]
@@ -135,8 +136,7 @@ def test_a_part_with_charts_and_tables_is_seen_on_paper_too(
     view = browser.new_page(viewport={"width": 1200, "height": 900})
     view.goto(pages[name])
     view.locator(f"details:has(> #{part}) > summary").click()
-    if folder := os.environ.get("SCREENSHOTS"):
-        view.locator(f"#{part}").screenshot(path=Path(folder) / f"night-{part}.png")
+    keep(view.locator(f"#{part}"), f"night-{part}")
     seen = view.locator(f"#{part}").get_by_role("img")
     assert seen.count() == charts
     assert view.locator(f"#{part} table").count() == tables

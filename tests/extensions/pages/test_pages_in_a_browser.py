@@ -5,7 +5,6 @@ SCREENSHOTS=FOLDER keeps what the browser saw.
 
 import csv
 import io
-import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ import tests.browser
 from daybreak.extensions.pages import fleet_rows
 from daybreak.storage.home import Home
 from tests.browser import chromium
+from tests.dags.servers import keep
 from tests.extensions.pages import fleet, training_night
 from tests.extensions.pages.served import served
 from tests.report.histories import nights, write_ledger
@@ -35,11 +35,6 @@ SCREENS = [(size, scheme) for size in SIZES for scheme in ("light", "dark")]
 MOST_BYTES = 500_000
 
 
-def keep(page: Any, name: str) -> None:
-    if folder := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
-
-
 @dataclass(kw_only=True)
 class Seen:
     """What a page said, asked for and got."""
@@ -48,9 +43,6 @@ class Seen:
     errors: list[str] = field(default_factory=list)
     hosts: set[str] = field(default_factory=set)
     num_bytes: int = 0
-
-    def keep(self, name: str) -> None:
-        keep(self.page, name)
 
     def expect_whole(self) -> None:
         """Holds that the page fits the screen, has no error, is accessible, small and from here alone."""
@@ -122,7 +114,8 @@ def test_the_board_is_whole_on_each_screen_and_asks_nobody_else(
     seen.page.get_by_text("runs on local").first.wait_for()
     assert seen.page.locator("table.nights tbody tr").count() == 120
     assert seen.page.locator("svg.chart").count() >= 12
-    seen.keep(f"board-{size}-{scheme}")
+    clip = {"x": 0, "y": 0, "width": SIZES[size]["width"], "height": 1215}
+    keep(seen.page, f"board-{size}-{scheme}", full_page=True, clip=clip)
     seen.expect_whole()
 
 
@@ -133,7 +126,7 @@ def test_a_running_night_is_whole_on_each_screen_and_asks_nobody_else(
     seen = look(browser, f"{shown.url}/nights/shop/{shown.night.id}/", size=size, scheme=scheme)
     for words in ("Training done", "In time", "Cost so far", "Decision due", "Loss, over the samples"):
         assert seen.page.get_by_text(words).first.is_visible()
-    seen.keep(f"live-{size}-{scheme}")
+    keep(seen.page, f"live-{size}-{scheme}", full_page=True)
     seen.expect_whole()
 
 
@@ -263,7 +256,7 @@ def test_what_stands_now_is_whole_on_each_screen_and_accessible(
 ) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900})
     seen = tests.browser.look(page, f"{shown.url}/now")
-    keep(page, f"now-{width}")
+    keep(page, f"now-{width}", full_page=True)
     assert (seen.complaints, seen.requests, seen.violations) == ((), (), ())
     assert seen.wider_by <= 0
     assert "runs on local" in page.locator(".card", has_text="shop").inner_text()
@@ -296,7 +289,7 @@ def test_the_page_of_months_is_whole_on_each_screen_and_accessible(
 ) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900})
     seen = tests.browser.look(page, f"{shown.url}/nights/months")
-    keep(page, f"months-{width}")
+    keep(page, f"months-{width}", full_page=True)
     assert (seen.complaints, seen.requests, seen.violations) == ((), (), ())
     assert seen.wider_by <= 0
     page.get_by_label("Model").select_option("fraud")
