@@ -441,8 +441,8 @@ def lay(entry: Entry, folder: Path, *, scores: bool = True, **errors: str) -> Pa
     return folder
 
 
-def unlike(day: date = date(2011, 11, 8)) -> Distributions:
-    """Returns what a day looks like that has too many rows of a country with an odd name."""
+def unlike(day: date = date(2011, 11, 8), *, country: str = ODD_NAME) -> Distributions:
+    """Returns what a day looks like that has too many rows of a country."""
     days = tuple(day - timedelta(days=ago) for ago in range(27, -1, -1))
     edges = tuple(float(edge) for edge in range(1, 20))
     shares = tuple(number / 210 for number in range(20, 0, -1))
@@ -454,7 +454,7 @@ def unlike(day: date = date(2011, 11, 8)) -> Distributions:
         columns=(
             ColumnDistribution(
                 column="country",
-                values=("Germany", ODD_NAME, "France"),
+                values=("Germany", country, "France"),
                 tonight=(0.4, 0.5, 0.1),
                 before=(0.8, 0.0, 0.2),
                 missing=(0.0, 0.0),

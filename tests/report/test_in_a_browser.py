@@ -44,22 +44,22 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     waiting = replace(waiting, verdict=replace(waiting.verdict, inconclusive=True, approve_until=until))
     stopped = "6.2 % of 2,478 rows are quarantined, more than 5 %; look at price"
 
-    def with_looks(name: str) -> Path:
+    def with_looks(name: str, *, country: str = ODD_NAME) -> Path:
         folder = tmp_path_factory.mktemp(name)
         (folder / records.LOOKS).mkdir(parents=True)
-        records.write(unlike(), folder / records.LOOKS)
+        records.write(unlike(country=country), folder / records.LOOKS)
         return folder
+
+    def held(folder: Path) -> Path:
+        return write(Home.here(), lay(only(whole(), "batch", "champion"), folder, validate=stopped), [])
 
     with at_home.context():
         made = {
             "promoted": write(Home.here(), lay(promoted, with_looks("promoted")), []),
             "late": write(Home.here(), lay(preempted(), with_looks("late")), []),
             "waits": write(Home.here(), lay(waiting, tmp_path_factory.mktemp("waits")), sixty()[1:]),
-            "failed": write(
-                Home.here(),
-                lay(only(whole(), "batch", "champion"), with_looks("failed"), validate=stopped),
-                [],
-            ),
+            "failed": held(with_looks("failed")),
+            "held": held(with_looks("held", country="Peru")),
         }
     at_home.undo()
     return {name: path.as_uri() for name, path in made.items()}
@@ -116,9 +116,10 @@ def test_a_rounded_figure_shows_the_whole_one_under_the_pointer(
 
 def test_a_held_day_shows_what_held_it_without_a_click(browser: "Browser", pages: dict[str, str]) -> None:
     view = browser.new_page(viewport={"width": 1400, "height": 900})
-    view.goto(pages["failed"])
     held = view.get_by_role("region", name="What held the day")
+    view.goto(pages["held"])
     keep(held, "held")
+    view.goto(pages["failed"])
     view.set_viewport_size({"width": 390, "height": 900})
     assert [chart.is_visible() for chart in held.get_by_role("img").all()] == [True, True]
     held.get_by_text("Table").last.click()
