@@ -27,6 +27,7 @@ from daybreak.contract.record_types import Evaluation, Night, Version
 from daybreak.contract.sections import NotifyEvent
 from daybreak.gate import judge
 from daybreak.report import notifier, publisher
+from daybreak.report.messages import NightState, message
 from daybreak.rollout import night_events, rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
@@ -78,7 +79,7 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     assert refused.startswith("Daybreak: version 2 stays after night 2025-01-12: reject: ")
     assert back == (
         "Daybreak: version 1 serves again in place of version 2, rolled back by ann: complaints; "
-        "see: daybreak status"
+        "whoever owns the model looks at why before the next night; see: daybreak status"
     )
 
 
@@ -158,49 +159,61 @@ SEE = "; see: daybreak report --night n1"
 TOLD = {  # an event of each kind that people hear of, and its message
     "promoted": (
         event("promoted", "better\nby 0.1", by="gate"),
-        f"version 2 serves in place of version 1, promoted by gate in night n1: better by 0.1{SEE}; "
-        "take it back with: daybreak rollback --to 1 --reason TEXT",
+        f"version 2 serves in place of version 1, promoted by gate in night n1: better by 0.1; "
+        f"nobody has to act{SEE}; take it back with: daybreak rollback --to 1 --reason TEXT",
     ),
-    "refused": (event("refused", "reject: worse"), f"version 1 stays after night n1: reject: worse{SEE}"),
+    "refused": (
+        event("refused", "reject: worse"),
+        f"version 1 stays after night n1: reject: worse; nobody has to act{SEE}",
+    ),
     "stopped": (
         event("stopped", "bad rows", by="ann"),
-        f"version 1 stays, and night n1 was stopped by ann: bad rows{SEE}",
+        f"version 1 stays, and night n1 was stopped by ann: bad rows; nobody has to act{SEE}",
     ),
     "rolled back": (
         event("rolled back", "complaints", by="ann"),
-        "version 2 serves again in place of version 1, rolled back by ann: complaints; see: daybreak status",
+        "version 2 serves again in place of version 1, rolled back by ann: complaints; whoever owns the "
+        "model looks at why before the next night; see: daybreak status",
     ),
     "question": (
         event("question", "promote: why", until=UNTIL),
         f"version 2 waits for a person until {UNTIL:%Y-%m-%d %H:%M} UTC (400 d left): promote: why; "
         "without an answer version 1 stays; "
-        "answer with: daybreak approve --night n1 --reason TEXT [--reject]",
+        "whoever approves answers with: daybreak approve --night n1 --reason TEXT [--reject]",
     ),
     "late": (
         event("late", "it was to be decided until 05:30"),
-        f"night n1 is late: it was to be decided until 05:30{SEE}",
+        f"night n1 is late: it was to be decided until 05:30; whoever is on call looks at it now{SEE}",
     ),
     "over budget": (
         event("over budget", "its jobs cost $3.50 of $3.00"),
-        f"night n1 is over its budget: its jobs cost $3.50 of $3.00{SEE}",
+        "night n1 is over its budget: its jobs cost $3.50 of $3.00; the next night has night.budget_usd "
+        f"again, and whoever keeps the budget looks before it at what this one cost{SEE}",
     ),
     "failed": (
         event("failed", "no room", subject="train"),
-        "night n1 failed at train: no room; go on with: daybreak night --night n1",
+        "night n1 failed at train: no room; whoever is on call goes on before the next night with: "
+        "daybreak night --night n1",
     ),
     "month budget": (
-        event("month budget", "$240.00 of this month's $300.00 are spent"),
-        f"$240.00 of this month's $300.00 are spent{SEE}",
+        event("month budget", "$240.00 of this month's $300.00 are spent", subject="80%"),
+        "$240.00 of this month's $300.00 are spent; nights go on within what is left, and whoever keeps the "
+        f"budget decides before that is spent whether there shall be more{SEE}",
     ),
     "calibration lost": (
         event("calibration lost", "the interval held on 40 %"),
-        f"the interval held on 40 %{SEE}",
+        "the interval held on 40 %; meanwhile nights may miss deadlines or budgets, and whoever keeps the "
+        f"machines looks at them before the next night{SEE}",
     ),
     "disk low": (
         event("disk low", "the disk has 1 GB free"),
-        "the disk has 1 GB free; see what can be deleted: daybreak prune --dry-run",
+        "the disk has 1 GB free; a night that finds no room fails, and whoever keeps the machine makes some "
+        "before the next night; see what can be deleted: daybreak prune --dry-run",
     ),
-    "alarm": (event("alarm", "2 files have rotted"), "2 files have rotted"),
+    "alarm": (
+        event("alarm", "2 files have rotted"),
+        "2 files have rotted; whoever keeps the home sees to it before the next night",
+    ),
     "digest": (event("digest", "Daybreak: all is well"), "all is well"),
 }
 
@@ -238,14 +251,19 @@ def test_a_message_links_to_where_the_night_is_shown_and_a_question_to_its_form(
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {file}'}}\n")
     refused = event("refused", "reject: worse", subject="3")
     assert notifier.tell(Home.here(), replace(refused, night=night.id))
-    assert file.read_text().endswith(f"reject: worse; see: {report}")
+    assert file.read_text().endswith(f"reject: worse; nobody has to act; see: {report}")
     assert notifier.tell(Home.here(), replace(event("question", until=UNTIL), night=night.id))
     form = "http://airflow:8080/dags/retrain/runs/manual__1%2B00%3A00/tasks/review/required_actions"
-    asked = f"why; without an answer version 1 stays; see: {report}; answer at {form} or with: daybreak"
+    asked = (
+        f"why; without an answer version 1 stays; see: {report}; whoever approves answers at {form} or with: "
+    )
     assert asked in file.read_text()
     assert notifier.tell(Home.here(), replace(event("promoted", "better"), night=night.id))
-    back = "take it back at http://airflow:8080/dags/rollback or with: daybreak rollback --to 1 --reason TEXT"
-    assert file.read_text().endswith(f"better; see: {report}; {back}")
+    back = (
+        "take it back at http://airflow:8080/dags/rollback, with 1 as the version in its form, or with: "
+        "daybreak rollback --to 1 --reason TEXT"
+    )
+    assert file.read_text().endswith(f"better; nobody has to act; see: {report}; {back}")
 
 
 def test_a_failure_says_what_serves_whether_predictions_are_there_and_by_when_to_go_on(
@@ -270,8 +288,39 @@ def test_a_failure_says_what_serves_whether_predictions_are_there_and_by_when_to
     assert heard()[-1] == (
         f"Daybreak: night {night.day} failed at train: JobError: no machine is left; version 1 serves on; "
         f"predictions of {night.day}: not there, late since {now - timedelta(hours=1):%Y-%m-%d %H:%M} UTC; "
-        f"go on by {night.decide_until:%Y-%m-%d %H:%M} UTC (400 d left) at "
+        f"whoever is on call goes on by {night.decide_until:%Y-%m-%d %H:%M} UTC (400 d left) at "
         f"http://airflow:8080/dags/retrain/runs/r1 or with: daybreak night --night {night.id}"
+    )
+
+
+def test_what_is_about_no_night_says_what_serves_and_what_becomes_of_predictions(home: Path) -> None:
+    disk = event("disk low", "the disk has 1 GB free")
+    back = event("rolled back", "complaints", by="ann")
+
+    def text(happened: Event) -> str:
+        return notifier.text_of(Home.here(), replace(happened, night=""), now=NOW)
+
+    assert "1 GB free; no version serves yet; a night that finds no room fails" in text(disk)
+    go(home, 0, 0.6)
+    assert "1 GB free; version 1 serves on; a night that finds no room fails" in text(disk)
+    assert "predictions" not in text(back)
+    (home / "params.yaml").write_text(f"{PARAMS}predict: {{to: predictions}}\n")
+    stay = "predictions that are written stay as they are until the next night writes its own; whoever owns"
+    assert f"complaints; {stay}" in text(back)
+
+
+def test_the_last_dollars_of_a_month_are_told_with_what_the_rest_of_it_is_like() -> None:
+    spent = event("month budget", "$300.00 of this month's $300.00 are spent", subject="100% of the fleet")
+    told = message(spent, NightState(name="n1"), now=NOW)
+    assert "are spent; until the month ends only nights that cost nothing train, and whoever keeps" in told
+
+
+def test_a_night_that_is_late_but_can_still_be_decided_says_until_when() -> None:
+    late = event("late", "its predictions were to be written until 05:30")
+    told = message(late, NightState(name="n1", serves=4, until=NOW + timedelta(hours=2)), now=NOW)
+    assert (
+        "until 05:30; version 4 serves on; whoever is on call looks at it by 2025-01-10 06:00 UTC (2 h"
+        in told
     )
 
 
@@ -295,7 +344,9 @@ def test_a_message_that_waited_says_what_has_become_of_the_night_since(home: Pat
     assert "version 1 came to serve; see: daybreak report" in text(first, asked)
     assert "that time is over; see: daybreak report" in text(overtaken, asked)
     again = text(overtaken, event("failed", "no room", subject="train"))
-    assert again.endswith(f"open another night for its day with: {ledger.new_night(Home.here(), night)}")
+    assert again.endswith(
+        f"whoever is on call opens another night for its day with: {ledger.new_night(Home.here(), night)}"
+    )
     assert ledger.overtaken(Home.here(), night) == ""  # as it was opened after the promotion
 
 

@@ -1,7 +1,8 @@
 """Finds where pages lead to: other nights and the board as files, runs and versions in MLflow and Airflow.
 
 A page is read from a disk, so that files are linked relative to it, and only those that are there. A server
-is linked where the environment names it, as that of `make up` does: $MLFLOW_UI and $AIRFLOW__API__BASE_URL.
+is linked where the environment names it, as that of `make up` does: $MLFLOW_UI, $AIRFLOW__API__BASE_URL and
+$NIGHTS_UI.
 """
 
 import os
@@ -103,6 +104,12 @@ def places(entry: Entry) -> Places:
         run=_page_of(entry.version, "experiments/{experiment}/runs/{run_id}"),
         version=_page_of(entry.version, "models/{name}/versions/{number}"),
     )
+
+
+def now() -> str:
+    """Returns the address of the page of what stands now; "" where no server of pages is named."""
+    pages = os.environ.get("NIGHTS_UI", "").rstrip("/")
+    return f"{pages}/now" if pages else ""
 
 
 def _rollback_of(dag: str) -> str:

@@ -1,4 +1,4 @@
-"""Puts an event into a message to people: cause, consequence, and what to do until when.
+"""Puts an event into a message to people: cause, consequence, and who has to do what until when.
 
 A message is one line, but for a digest, with links where servers are named, and commands for this very night.
 """
@@ -10,6 +10,7 @@ from datetime import datetime
 from daybreak.contract.formats import clock, duration, one_line
 from daybreak.contract.record_parts import Event, EventKind
 
+NOBODY = "nobody has to act"
 FORMS = ("Review", "Rollback", "Airflow run")  # links to where something is done
 
 
@@ -47,23 +48,48 @@ def _sentence(event: Event, night: NightState, *, now: datetime) -> str:
     because = f": {event.reason}" if event.reason else ""
     stays = f"version {event.champion} stays" if event.champion else "there is no champion yet"
     there = f"; predictions {night.predictions}" if night.predictions else ""
-    so = _serves_on(night) + there
+    serves = _serves_on(night)
+    so = serves + there
     sentences: dict[EventKind, str] = {
-        "promoted": f"version {event.version} serves{beside}, promoted{by} in {name}: {event.reason}{there}"
-        f"{see}{_take_back(event, night)}",
-        "refused": f"{stays} after {name}: {event.reason}{there}{see}",
-        "stopped": f"{stays}, and {name} was stopped{by}: {event.reason or 'no reason given'}{there}{see}",
-        "rolled back": f"version {event.version} serves again{beside}, rolled back{by}{because}; "
-        f"see: daybreak status",
-        "late": f"{name} is late: {event.reason}{so}{see}",
-        "over budget": f"{name} is over its budget: {event.reason}{so}{see}",
+        "promoted": f"version {event.version} serves{beside}, promoted{by} in {name}: {event.reason}{there}; "
+        f"{NOBODY}{see}{_take_back(event, night)}",
+        "refused": f"{stays} after {name}: {event.reason}{there}; {NOBODY}{see}",
+        "stopped": f"{stays}, and {name} was stopped{by}: {event.reason or 'no reason given'}{there}; "
+        f"{NOBODY}{see}",
+        "rolled back": f"version {event.version} serves again{beside}, rolled back{by}{because}{there}; "
+        f"whoever owns the model looks at why before the next night; see: daybreak status",
+        "late": f"{name} is late: {event.reason}{so}; whoever is on call looks at it "
+        f"{_in_time(night, now=now) or 'now'}{see}",
+        "over budget": f"{name} is over its budget: {event.reason}{so}; the next night has night.budget_usd "
+        f"again, and whoever keeps the budget looks before it at what this one cost{see}",
         "failed": f"{name} failed at {event.subject}: {event.reason}{so}"
         f"{f'; see: {pages[0]}' if pages else ''}{_go_on(event, night, now=now)}",
-        "month budget": f"{event.reason}{see}",
-        "calibration lost": f"{event.reason}{see}",
-        "disk low": f"{event.reason}; see what can be deleted: daybreak prune --dry-run",
+        "month budget": f"{event.reason}; {_of_month(event)}{see}",
+        "calibration lost": f"{event.reason}; meanwhile nights may miss deadlines or budgets, and whoever "
+        f"keeps the machines looks at them before the next night{see}",
+        "disk low": f"{event.reason}{serves}; a night that finds no room fails, and whoever keeps the "
+        f"machine makes some before the next night; see what can be deleted: daybreak prune --dry-run",
+        "alarm": f"{event.reason}{serves}; whoever keeps the home sees to it before the next night",
     }
     return sentences.get(event.kind, event.reason)
+
+
+def _of_month(event: Event) -> str:
+    """Returns what a share of the month's dollars that is spent leads to, and who has to act."""
+    if event.subject.startswith("100%"):
+        return (
+            "until the month ends only nights that cost nothing train, and whoever keeps the budget raises "
+            "it before the next night if others shall"
+        )
+    return (
+        "nights go on within what is left, and whoever keeps the budget decides before that is spent whether "
+        "there shall be more"
+    )
+
+
+def _in_time(night: NightState, *, now: datetime) -> str:
+    """Returns until when the night can be decided, in words; "" where that is over, or not known."""
+    return _until(night.until, now=now, word="by").strip() if night.until and night.until > now else ""
 
 
 def _question(event: Event, night: NightState, *, now: datetime) -> str:
@@ -79,7 +105,7 @@ def _question(event: Event, night: NightState, *, now: datetime) -> str:
     return (
         f"version {event.version} waits for a person{_until(event.until, now=now, word='until')}: "
         f"{event.reason}; without an answer {else_}"
-        f"{f'; see: {shown[0]}' if shown else ''}; answer {_at('Review', night)}with: "
+        f"{f'; see: {shown[0]}' if shown else ''}; whoever approves answers {_at('Review', night)}with: "
         f"daybreak approve --night {event.night} --reason TEXT [--reject]"
     )
 
@@ -93,19 +119,23 @@ def _serves_on(night: NightState) -> str:
 
 
 def _take_back(event: Event, night: NightState) -> str:
+    """Returns how to take it back: Airflow's form opens empty, and would then take back the newest."""
     if not event.champion:
         return ""
     command = f"daybreak rollback --to {event.champion} --reason TEXT"
-    return f"; take it back {_at('Rollback', night)}with: {command}"
+    form = night.links.get("Rollback")
+    at = f"at {form}, with {event.champion} as the version in its form, or " if form else ""
+    return f"; take it back {at}with: {command}"
 
 
 def _go_on(event: Event, night: NightState, *, now: datetime) -> str:
     if night.released:
         return ""
     if night.new_night:
-        return f"; open another night for its day with: {night.new_night}"
-    by = _until(night.until, now=now, word="by") if night.until and night.until > now else ""
-    return f"; go on{by} {_at('Airflow run', night)}with: daybreak night --night {event.night}"
+        return f"; whoever is on call opens another night for its day with: {night.new_night}"
+    by = _in_time(night, now=now) or "before the next night"
+    at = _at("Airflow run", night)
+    return f"; whoever is on call goes on {by} {at}with: daybreak night --night {event.night}"
 
 
 def _until(until: datetime, *, now: datetime, word: str) -> str:

@@ -169,6 +169,8 @@ def _state(home: Home, event: Event, *, now: datetime) -> NightState:
     night = event.night
     folder = home.nights / night
     try:
+        if not night:
+            return _between_nights(home)
         if night and folder.exists():
             view = outcome.view_of(folder)
             entry, serving = view.entry, ledger.champion_at(home, branch.ledger_tip(home))
@@ -187,6 +189,15 @@ def _state(home: Home, event: Event, *, now: datetime) -> NightState:
     except (PipelineError, OSError) as error:
         log.warning("a message does not tell the state of night %s: %s", night, error)
     return NightState(name=formats.short_id(night))
+
+
+def _between_nights(home: Home) -> NightState:
+    """Returns what a message tells that is about no night."""
+    tip = branch.ledger_tip(home)
+    serving = ledger.champion_at(home, tip) if tip else None
+    writes = home.last_params(home.folder).predict.to
+    kept = "that are written stay as they are until the next night writes its own" if writes else ""
+    return NightState(name="", serves=serving.version if serving else 0, predictions=kept)
 
 
 def name_of(url: str) -> str:

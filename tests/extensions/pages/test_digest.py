@@ -25,7 +25,10 @@ def closed(number: int, *, hours_ago: float, action: str = "promote") -> NightRo
     return replace(row, closed_at=(AT - timedelta(hours=hours_ago)).timestamp(), usd=0.5)
 
 
-def test_a_digest_says_how_all_models_stand_and_begins_with_those_that_need_a_person() -> None:
+def test_a_digest_says_how_all_models_stand_and_begins_with_those_that_need_a_person(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NIGHTS_UI", raising=False)
     shop = [closed(12, hours_ago=4), closed(11, hours_ago=28)]
     late = replace(
         closed(7, hours_ago=3, action="reject"), predict_until=(AT - timedelta(hours=1)).timestamp()
@@ -43,6 +46,8 @@ def test_a_digest_says_how_all_models_stand_and_begins_with_those_that_need_a_pe
     assert well.startswith("shop\nServes: version 12, of the night of 2026-11-29, since ")
     assert well.splitlines()[-1].startswith("Score, 2 nights: 0.3")
     assert more == "More: daybreak status --all, and /now of daybreak pages"
+    monkeypatch.setenv("NIGHTS_UI", "https://nights.example/")
+    assert digest.text([Facts(model="shop", rows=shop)], at=AT).endswith("\nMore: https://nights.example/now")
 
 
 def test_a_digest_keeps_the_command_of_a_long_reason_and_says_by_when() -> None:

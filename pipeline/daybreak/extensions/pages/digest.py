@@ -15,7 +15,7 @@ from daybreak.extensions.pages import fleet_rows, on_call
 from daybreak.extensions.pages.fleet_rows import FleetRows
 from daybreak.extensions.pages.on_call import CardFact, Facts
 from daybreak.extensions.pages.settings import DigestParams
-from daybreak.report import summary
+from daybreak.report import links, summary
 from daybreak.report.night_rows import NightRow
 from daybreak.storage import homes
 from daybreak.storage.home import Home
@@ -71,7 +71,7 @@ def text(models: Sequence[Facts], *, at: datetime) -> str:
         lines.append(f"\n{card.model}{' needs a person' if card.is_due else ''}")
         lines += [f"{fact.name}: {_brief(fact)}" for fact in chosen]
         lines += _scores(rows)
-    lines.append("\nMore: daybreak status --all, and /now of daybreak pages")
+    lines.append(f"\nMore: {links.now() or 'daybreak status --all, and /now of daybreak pages'}")
     return "\n".join(lines)
 
 
