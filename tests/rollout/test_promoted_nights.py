@@ -1,5 +1,6 @@
 """Promotion moves ledger, alias and data together, or nothing."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,6 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert "| baseline/popularity |" in version.description
     assert "| time | 20 s | 21 s |" in version.description
     assert version.tags["night"] == night.id
-    assert version.tags["code_commit"] == night.code_commit
     assert made.lineage["dvc_lock"] == records.digest(Path("dvc.lock"))
     assert len(version.tags) <= 8
     assert version.tags["status"] == "serving"
@@ -56,12 +56,18 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert run.data.tags["version"] == "daybreak/1"
     assert run.data.tags["verdict"] == "promote"
     assert run.data.tags["mlflow.source.git.commit"] == night.code_commit
-    (logged,) = run.inputs.dataset_inputs
-    assert (logged.dataset.digest, logged.tags[0].value) == (made.lineage["data_digest"], "training")
+    logged = {one.tags[0].value: one.dataset for one in run.inputs.dataset_inputs}
+    scored = records.read(Evaluation, records.RUN)
+    assert logged.keys() == {"training", "eval"}
+    assert {one.digest for one in logged.values()} == {made.lineage["data_digest"]} == {scored.data_digest}
+    assert logged["eval"].name == f"held out, {scored.days[0]} to {scored.days[-1]}"
+    assert json.loads(logged["eval"].profile)["num_samples"] == scored.num_samples
     assert dict(client().get_registered_model("daybreak").aliases) == {"champion": 1}
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]
     judged = records.read(Verdict, records.RUN).effect
     assert judged and run.data.metrics["effect"] == pytest.approx(judged.mean)
+    interval = run.data.metrics["effect_low"], run.data.metrics["effect_high"]
+    assert interval == (pytest.approx(judged.low), pytest.approx(judged.high))
     parts = records.read(Evaluation, records.RUN).slices
     assert {packaging.key(f"slice/{part.name}") for part in parts} <= run.data.metrics.keys()
     assert {"recipe", "data_digest", "model_digest"} <= set(made.lineage)

@@ -153,6 +153,9 @@ def sections(**night: float) -> tuple[NightParams, RegisterParams, ServingParams
 
 @pytest.mark.slow
 def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) -> None:
+    refit = ("night", "model_digest", "recipe", "refit_of", "status", "ledger", "erased", "vertex_model")
+    with session(Home.here()) as client:
+        aliases.tag(client, NAME, 1, **dict.fromkeys(refit, "x"))
     before = cached()
     planned = list(prune(Home.here(), *sections(keep_days=35), dry_run=True))
     assert cached() == before
@@ -167,6 +170,7 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
     with session(Home.here()) as client:
         tags = {int(one.version): aliases.PRUNED in one.tags for one in aliases.versions(client, NAME)}
         assert tags == {1: True, 2: True, 3: True, 4: False, 5: False, 6: False}
+        assert aliases.existing(client, NAME, 1).tags.keys() == {*refit, "pruned"} - {"recipe"}  # eight
         with pytest.raises(ReleaseError, match=r"version 2 of .* was deleted on .*choose another version"):
             aliases.expect(client, NAME, Release(version=2, replaced=6, night="x"))
     assert [one.num for one in prune(Home.here(), *sections(keep_days=35))] == [0, 0, 0, 0]

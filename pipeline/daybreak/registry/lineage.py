@@ -19,7 +19,7 @@ from daybreak.storage.source_code import file_digests, frame_digest, source_dige
 LOCK = Path("dvc.lock")
 ADOPTED = "adopted_from"  # URI of a model that a night did not train, among the lineage of its version
 # What a version is found and verified by, as tags; its ledger entry and the records of its run have the rest.
-TAGS = ("night", "code_commit", "model_digest", "recipe", ADOPTED)
+TAGS = ("night", "model_digest", "recipe", ADOPTED)
 MOST_NAMED = 6  # changes, in a sentence
 ADDED: tuple[str, ...] = ()  # keys of `train` that a release after 0.1.0 added
 

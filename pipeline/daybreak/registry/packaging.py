@@ -290,29 +290,46 @@ def log_records(
 
 
 def log_sources(
-    client: "MlflowClient", run_id: str, *, night: Night, dataset: Dataset, workload: str
+    client: "MlflowClient",
+    run_id: str,
+    *,
+    night: Night,
+    dataset: Dataset,
+    evaluation: Evaluation,
+    workload: str,
 ) -> None:
-    """Logs the data set and the code in the fields of the run where MLflow has a place for them."""
+    """Logs the samples, trained on and held out, and the code in the fields that MLflow has for them."""
     from mlflow.entities import Dataset as LoggedDataset
     from mlflow.entities import DatasetInput, InputTag
     from mlflow.utils import mlflow_tags
 
-    logged = LoggedDataset(
-        name="training arrays",
-        digest=dataset.digest,
-        source_type="dvc",
-        source=json.dumps({"path": ARRAYS.as_posix(), "night": night.id}),
-        profile=json.dumps(
-            {
-                "num_samples": dataset.num_samples,
-                "num_bytes": dataset.num_bytes,
-                "first_day": str(dataset.first_day),
-                "last_day": str(dataset.last_day),
-            }
-        ),
-    )
-    context = InputTag(mlflow_tags.MLFLOW_DATASET_CONTEXT, "training")
-    client.log_inputs(run_id, datasets=[DatasetInput(dataset=logged, tags=[context])])
+    days = evaluation.days
+    trained = {
+        "num_samples": dataset.num_samples,
+        "num_bytes": dataset.num_bytes,
+        "first_day": str(dataset.first_day),
+        "last_day": str(dataset.last_day),
+    }
+    held_out: dict[str, object] = {"num_samples": evaluation.num_samples, "days": [str(day) for day in days]}
+    # The same arrays have other held-out days beside another champion, and MLflow keeps one profile a name.
+    of_days = f"held out, {days[0]} to {days[-1]}" if days else "held out"
+    inputs = [
+        DatasetInput(
+            dataset=LoggedDataset(
+                name=name,
+                digest=digest,
+                source_type="dvc",
+                source=json.dumps({"path": ARRAYS.as_posix(), "night": night.id}),
+                profile=json.dumps(profile),
+            ),
+            tags=[InputTag(mlflow_tags.MLFLOW_DATASET_CONTEXT, context)],
+        )
+        for name, digest, context, profile in (
+            ("training arrays", dataset.digest, "training", trained),
+            (of_days, evaluation.data_digest, "eval", held_out),
+        )
+    ]
+    client.log_inputs(run_id, datasets=inputs)
     code = {
         mlflow_tags.MLFLOW_SOURCE_NAME: workload,
         mlflow_tags.MLFLOW_SOURCE_TYPE: "LOCAL",

@@ -68,7 +68,9 @@ def register(
             packaging.log_records(
                 home, client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
-            packaging.log_sources(client, run_id, night=night, dataset=dataset, workload=workload.use)
+            packaging.log_sources(
+                client, run_id, night=night, dataset=dataset, evaluation=evaluation, workload=workload.use
+            )
             logged = packaging.log_model(client, run_id, workload, day=night.day)
             files_digest, files, mlmodel = logged.files_digest, logged.files, logged.mlmodel
             number = number or _make_version(
@@ -190,7 +192,7 @@ def register_refit(
 
 def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> int | None:
     """Returns tonight's version, the oldest if there are two; None before one is made."""
-    wanted = ("night", "model_digest", "code_commit")
+    wanted = ("night", "model_digest")
     query = " and ".join(f"tags.{key} = '{tags[key]}'" for key in wanted)
     versions = client.search_model_versions(f"name = '{name}' and {query}")
     return min((int(version.version) for version in versions), default=None)

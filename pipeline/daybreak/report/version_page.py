@@ -41,13 +41,13 @@ def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
     kept = bool(entry.stopped) or (
         not answer.approved if answer else over if verdict.approve_until else verdict.action == "reject"
     )
-    tags = {"verdict": verdict.action, "approval": approvals.words(verdict, answer, over=over)}
+    approval = approvals.words(verdict, answer, over=over)
     with session(home) as client:
         registered = aliases.existing(client, version.name, version.number)
         text = described(entry, _made_of(entry, version, registered.tags.get("recipe", "")), over=over)
         client.update_model_version(version.name, str(version.number), description=text)
-        given = {name: value for name, value in tags.items() if value}
-        aliases.tag(client, version.name, version.number, **given)
+        if approval:
+            aliases.tag(client, version.name, version.number, approval=approval)
         if kept:
             aliases.reject(client, version.name, version.number)
         run_id = own_run(home, client, version.run_id)

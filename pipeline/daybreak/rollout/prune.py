@@ -301,7 +301,9 @@ def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool
             num, num_bytes = num + 1, num_bytes + stored
             if not dry_run:
                 today = f"{clock.utc():%Y-%m-%d}"
-                client.set_model_version_tag(name, str(version.number), aliases.PRUNED, today)
+                aliases.tag(client, name, version.number, **{aliases.PRUNED: today})
+                # It describes files that are gone; so the version has at most eight tags also once erased.
+                client.delete_model_version_tag(name, str(version.number), "recipe")
     return Freed(what="models in MLflow", num=num, num_bytes=num_bytes, left=tuple(left))
 
 
