@@ -171,7 +171,6 @@ def test_an_erasure_is_json_where_asked_also_where_it_ends_with_an_error(
 NOT_READING = [
     "champion",
     "dags",
-    "due",
     "init",
     "lift",
     "migrate",

@@ -113,15 +113,23 @@ def verdict(home: Home, *, night: str, json_: bool = False) -> int:
     return 0 if decided[0].kind == "promoted" else NothingToDo.exit_status
 
 
-def due(home: Home) -> int:
+def due(home: Home, *, json_: bool = False) -> int:
     """Print why the watch asks for a night now; exit status 0 if it does, else 99.
 
     Args:
         home: whose nights these are
+        json_: as JSON: whether a night is due, and the trigger, or why none is
     """
     from daybreak.gate import retraining
 
-    print(retraining.trigger(home, home.params.watch), flush=True)
+    try:
+        reason = retraining.trigger(home, home.params.watch)
+    except NothingToDo as nothing:
+        if not json_:
+            raise
+        print(json.dumps({"due": False, "reason": str(nothing)}), flush=True)
+        return NothingToDo.exit_status
+    print(json.dumps({"due": True, "reason": reason}) if json_ else reason, flush=True)
     return 0
 
 

@@ -1,5 +1,6 @@
 """When the watch asks for a night: once for a finding, within its budget, and never beside an open night."""
 
+import json
 import logging
 import os
 import shutil
@@ -91,6 +92,16 @@ def test_without_a_finding_or_without_being_asked_no_night_is_due(due: Due) -> N
     Path("params.yaml").write_text(PARAMS)
     status, why = due()
     assert status == 99 and "watch.retrain is false" in why
+
+
+def test_whether_a_night_is_due_is_json_where_asked(due: Due, capsys: pytest.CaptureFixture[str]) -> None:
+    for is_due in (False, True):
+        status, why = due()
+        assert cli.main(["due", "--json"]) == status == (0 if is_due else 99)
+        said = json.loads(capsys.readouterr().out)
+        assert said["due"] is is_due
+        assert said["reason"] in why
+        found(2)
 
 
 def test_a_column_that_was_never_as_in_training_starts_no_night(due: Due) -> None:
