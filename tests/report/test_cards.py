@@ -235,7 +235,11 @@ def test_a_chart_of_vega_says_what_to_install_where_nothing_draws_it(made: Made)
 @pytest.mark.parametrize(
     ("lines", "titles", "why"),
     [
-        ("yield 'a', 'text'\nyield 'b', {}['amount']", ["a", "Cards"], "KeyError: 'amount'"),
+        (
+            "yield 'a', 'text'\nyield 'b', {}['amount']",
+            ["a", "Cards"],
+            " at line 6 of own_lines.py: KeyError: 'amount'",
+        ),
         ("return None", ["Cards"], "TypeError: 'NoneType' object is not iterable"),
         ("return 'ab'", ["Cards"], "ValueError: not enough values"),
         ("import os; os._exit(3)", ["Cards"], "its process ended with exit status 3"),
@@ -247,7 +251,7 @@ def test_a_class_whose_cards_fail_is_a_sentence_after_those_before(
 ) -> None:
     shown = made(lines)
     assert [card.title for card in shown] == titles
-    assert shown[-1].failed.startswith("cards of own_lines:Own failed: ")
+    assert shown[-1].failed.startswith("cards of own_lines:Own failed")
     assert why in shown[-1].failed
 
 

@@ -126,7 +126,7 @@ def evaluate(
         model_digest=training.model_digest,
         data_digest=dataset.digest,
         num_samples=num_samples,
-        metrics=facts | _means(columns),
+        metrics=facts | means(columns),
         slices=_slices(columns),
         elapsed_s=round(time.monotonic() - began, 3),
         judged=_roles(metrics),
@@ -167,7 +167,7 @@ def evaluate_predicted(
         model_digest=model_digest,
         data_digest=data_digest,
         num_samples=len(samples),
-        metrics=_means(scored),
+        metrics=means(scored),
         slices=(),
         judged=_roles(metrics),
         live=next(iter(by_row), LiveMetric()),
@@ -483,9 +483,9 @@ def _of_slices(columns: Columns, slices: Mapping[str, str]) -> Columns:
     return columns | cut
 
 
-def _means(columns: Columns) -> dict[str, float]:
+def means(columns: Columns) -> dict[str, float]:
     """Returns the means of the columns, by the names that metrics have in the record."""
-    means: dict[str, float] = {}
+    named: dict[str, float] = {}
     num_not_finite = 0
     for column, values in columns.items():
         if column.startswith(("slice/", "prediction/")) or column == UNIT or not values.size:
@@ -494,8 +494,8 @@ def _means(columns: Columns) -> dict[str, float]:
             num_not_finite += lost
             continue
         own = {"challenger": "score"} | {arm: f"{arm}_score" for arm in EARLIER}
-        means[own.get(column, column.removeprefix("metric/"))] = float(values.mean(dtype=np.float64))
-    return means | ({"num_not_finite": float(num_not_finite)} if num_not_finite else {})
+        named[own.get(column, column.removeprefix("metric/"))] = float(values.mean(dtype=np.float64))
+    return named | ({"num_not_finite": float(num_not_finite)} if num_not_finite else {})
 
 
 def _slices(columns: Columns) -> tuple[Slice, ...]:

@@ -11,6 +11,7 @@ fetch none; it is of the extra `vega`. Nothing that a chart names by an address 
 """
 
 import base64
+import inspect
 import io
 import json
 import math
@@ -25,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daybreak.contract import clock, extras, formats, records
+from daybreak.contract import clock, code_path, extras, formats, records
 from daybreak.contract.errors import DataError, without_password
 from daybreak.contract.record_parts import OwnCard
 from daybreak.contract.record_types import Cards, Evaluation, Night, Training
@@ -118,34 +119,73 @@ def asked(home: Home, plug: WorkloadPlug, *, limit_s: float = LIMIT_S) -> tuple[
     """Returns the cards of a class for tonight, within the limits; what fails is a card that says so."""
     folder = home.tonight
     evaluation = records.find(Evaluation, folder / records.RUN)
+    arrays = arrays_of(evaluation.days) if evaluation else ARRAYS
+    known = _facts(folder, evaluation)
+    return made(plug, known, folder=folder, code=folder, arrays=arrays, home=home, limit_s=limit_s)
+
+
+def _facts(folder: Path, evaluation: Evaluation | None) -> dict[str, Any]:
+    """Returns what is known of the night in a folder."""
+    night = records.read(Night, folder / records.RUN)
+    training = records.find(Training, folder / records.RUN)
+    return facts(
+        night.id,
+        night.day,
+        losses=training.losses if training else collector.loss_points(_heartbeats(folder)),
+        validations=training.validations if training else (),
+        metrics=evaluation.metrics if evaluation else None,
+    )
+
+
+def facts(
+    night: str,
+    day: date,
+    *,
+    losses: Iterable[tuple[int, float]] = (),
+    validations: Iterable[tuple[int, float]] = (),
+    metrics: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Returns what `CardNight` knows beside files, as JSON values; `metrics` is None before it is scored."""
+    return {
+        "id": night,
+        "day": str(day),
+        "losses": tuple(losses),
+        "validations": tuple(validations),
+        "metrics": metrics or {},
+        "is_scored": metrics is not None,
+    }
+
+
+def made(
+    plug: WorkloadPlug,
+    known: Mapping[str, Any],
+    *,
+    folder: Path,
+    code: Path,
+    arrays: Path,
+    home: Home,
+    limit_s: float = LIMIT_S,
+) -> tuple[OwnCard, ...]:
+    """Returns the cards of a class that knows these facts, as `asked` does.
+
+    `folder` is where `arrays` leads from, and has the model and its scores as that of a night has; the class
+    is found in `code`, which is that folder or in it.
+    """
     try:
         with CodeHost(__name__, answer_s=limit_s, home=home, reads=(folder,)) as process:
             reply = process.ask(
                 "cards",
                 folder=str(folder.absolute()),
+                code=str(code.absolute()),
                 use=plug.use,
                 arguments=plug.model_extra or {},
-                arrays=str(arrays_of(evaluation.days) if evaluation else ARRAYS),
-                facts=_facts(folder, evaluation),
+                arrays=str(arrays),
+                facts=known,
             )
         text = json.dumps({"at": clock.utc().isoformat(), "cards": reply.get("cards")})
         return bounded(records.loads(Cards, text, source="what the process sent").cards)
     except (NoAnswer, DataError) as error:
         return (_failed("Cards", f"cards of {plug.use} failed: {error}"),)
-
-
-def _facts(folder: Path, evaluation: Evaluation | None) -> dict[str, Any]:
-    """Returns what is known of the night in a folder, as JSON values."""
-    night = records.read(Night, folder / records.RUN)
-    training = records.find(Training, folder / records.RUN)
-    return {
-        "id": night.id,
-        "day": str(night.day),
-        "losses": training.losses if training else collector.loss_points(_heartbeats(folder)),
-        "validations": training.validations if training else [],
-        "metrics": evaluation.metrics if evaluation else {},
-        "is_scored": evaluation is not None,
-    }
 
 
 def _heartbeats(folder: Path) -> list[dict[str, Any]]:
@@ -205,30 +245,37 @@ def _failed(title: str, why: str) -> OwnCard:
 
 
 def _cards(
-    *, folder: str, use: str, arguments: Mapping[str, Any], arrays: str, facts: Mapping[str, Any]
+    *, folder: str, code: str, use: str, arguments: Mapping[str, Any], arrays: str, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the cards of a class, as JSON values; those before an error, and the error, where there is one.
 
     The verb of the process.
     """
     os.chdir(folder)
-    os.environ["MPLBACKEND"] = "Agg"
+    os.environ |= {"MPLBACKEND": "Agg", code_path.FOLDER: code}
     workload = WorkloadPlug(use=use, **arguments).make()
-    made: list[OwnCard] = []
+    given: list[OwnCard] = []
     try:
-        given = workload.cards(CardNight(workload, Path(arrays), facts))
-        for title, content in given.items() if isinstance(given, Mapping) else given:
-            if len(made) == MOST_CARDS:
-                made.append(
+        contents = workload.cards(CardNight(workload, Path(arrays), facts))
+        for title, content in contents.items() if isinstance(contents, Mapping) else contents:
+            if len(given) == MOST_CARDS:
+                given.append(
                     OwnCard(title="More cards", failed=f"only the first {MOST_CARDS} cards are shown")
                 )
                 break
-            made.append(_card(str(title), content))
+            given.append(_card(str(title), content))
     except Exception as error:  # noqa: BLE001 whatever the class raises is shown
         traceback.print_exc()
-        why = f"cards of {use} failed: {type(error).__name__}: {error}"
-        made.append(OwnCard(title="Cards", failed=why))
-    return {"cards": [json.loads(records.dumps(one)) for one in bounded(made)]}
+        why = f"cards of {use} failed{_line(error, type(workload))}: {type(error).__name__}: {error}"
+        given.append(OwnCard(title="Cards", failed=why))
+    return {"cards": [json.loads(records.dumps(one)) for one in bounded(given)]}
+
+
+def _line(error: Exception, kind: type) -> str:
+    """Returns the line of the class's file that an error came by; "" where it is in none of it."""
+    source = inspect.getsourcefile(kind)
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == source]
+    return f" at line {lines[-1]} of {Path(source).name}" if source and lines else ""
 
 
 def _card(title: str, content: Any) -> OwnCard:

@@ -87,6 +87,40 @@ def test_sound_code_prints_a_line_for_each_check(home: Path, capfd: pytest.Captu
     assert f", torch=={version('torch').partition('+')[0]}" in lines[-2]
 
 
+def test_cards_are_tried_and_one_that_a_night_would_not_show_is_a_note(
+    home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    edit(
+        home,
+        "    def predict(",
+        """    def cards(self, night):
+        import os
+        secrets = [name for name in os.environ if "PASSWORD" in name]
+        yield "facts", {"samples": len(night.samples), "day": str(night.day), "secrets": 1 / (not secrets)}
+        yield "object", object()
+        if night.model is not None:
+            assert len(night.scores["challenger"]) == len(night.samples) > 100
+            yield "scored", {"loss": night.losses[-1][1], "score": night.metrics["score"]}
+            return
+        yield "first score", night.scores["challenger"][0]
+
+    def predict(""",
+    )
+    rehearse(home)
+    printed = capfd.readouterr().out.splitlines()
+    (line,) = (line for line in printed if line.startswith("cards"))
+    assert re.match(r"cards +1 before the model is scored, 2 after it +\d", line)
+    notes = [line.removeprefix("note").strip() for line in printed if "is not shown" in line]
+    assert notes[0].startswith("before the model is scored, 'object' is not shown: ")
+    assert re.fullmatch(
+        r"before the model is scored, 'Cards' is not shown: cards of fraud:Fraud failed at line \d+ of "
+        r"fraud.py: KeyError: 'challenger'",
+        notes[1],
+    )
+    assert [note.startswith("after it, 'object' is not shown") for note in notes] == [False, False, True]
+
+
 def test_rows_that_fail_a_rule_are_counted_and_left_out(
     home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:

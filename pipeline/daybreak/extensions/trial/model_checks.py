@@ -7,6 +7,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ from daybreak.contract.workload import (
     serves_rows,
     write_state,
 )
+from daybreak.evaluation import evaluator
 from daybreak.evaluation.scoring import check_shape, declared, judged
-from daybreak.extensions.trial import trial_version
+from daybreak.extensions.trial import trial_cards, trial_version
 from daybreak.extensions.trial.rehearsal import CODE
 from daybreak.extensions.trial.trial_trees import TrialEstimator, try_trees
 from daybreak.extensions.trial.trial_updates import CLOSE, TrialModel, close, note_of_rate, try_updates
@@ -77,6 +79,7 @@ class ModelChecks:
     workload: Any
     name: str  # of its class
     table: Table
+    _day: date  # whose rows the samples are made of
     again: tuple[Callable[[Any], Mapping[str, Any]], Mapping[str, Any]]  # makes the samples; which they are
 
     def __init__(self, home: Path) -> None:
@@ -98,6 +101,8 @@ class ModelChecks:
         predicted = self._predictions(trial, batch)
         self._reload(trial.model, batch, state, predicted)
         self._version(batch, predicted)
+        if hasattr(self.workload, "cards"):
+            self._cards(trial)
         stray = self._opened.stray(home=self._home.resolve(), folder=self._folder)
         for path in stray[:SHOWN]:
             self._note(
@@ -169,6 +174,7 @@ class ModelChecks:
             "the same after a restart" if same else "others after a restart, as its parameters draw at random"
         )
         self._say("update", f"loss {losses[0]:.4g}, then {losses[-1]:.4g}; trees are {how}")
+        trial.losses.extend(losses)
         if not model.library.by_trees and self._params.train.epochs != 1:
             raise self._wrong("estimator", "returns one that is fitted at once", "set train.epochs to 1")
         return trial
@@ -294,6 +300,7 @@ class ModelChecks:
             with self._method("score"), torch.inference_mode():
                 scores = validation_score(trial.workload, trial.model, batch)
             check_shape("score", scores, size, self.workload)
+            self._validated = float(scores.mean())
         if not metrics:
             self._say("score", f"mean {scores.mean():.4g}; no metrics are named")
             return predicted
@@ -441,6 +448,31 @@ class ModelChecks:
         needed = packaging.requirements(use, of_rows=serves_rows(self.workload))
         self._say("needs", ", ".join(needed))
         for sentence in packaging.unavailable(use) if files else ():
+            self._note(sentence)
+
+    def _cards(self, trial: TrialModel | TrialEstimator) -> None:
+        """Asks for the cards of the day; what fails is a note, as a night goes on without it."""
+        size = len(self._chosen)
+        losses = [(size * number, loss) for number, loss in enumerate(trial.losses, 1)]
+        with self._method("score"):
+            columns = evaluator.columns_of(
+                self._new_workload(),
+                self._folder / "version" / MODEL,
+                ARRAYS,
+                batch_size=self._params.evaluate.batch_size,
+            )
+        counts, faults = trial_cards.try_cards(
+            self._params.workload,
+            Home(self._home),
+            folder=self._folder,
+            day=self._day,
+            model=self._folder / "version" / MODEL,
+            columns=columns,
+            losses=losses,
+            validations=[(losses[-1][0], self._validated)] if self._params.train.validation else [],
+        )
+        self._say("cards", counts)
+        for sentence in faults:
             self._note(sentence)
 
     @contextlib.contextmanager

@@ -231,6 +231,7 @@ class RowChecks(ModelChecks):
     def _samples(self, day: date) -> State:
         """Makes the samples of the day, by `fit` and `features`."""
         state: State = {}
+        self._day = day
         ARRAYS.mkdir(parents=True)
         if hasattr(self.workload, "fit"):
             with self._method("fit"):

@@ -1,6 +1,6 @@
 """Tries what training does with a team's estimator: some trees, a restart, and the same trees after it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ class TrialEstimator:
 
     workload: Any
     model: Any
+    losses: list[float] = field(default_factory=list)  # of each tree
 
 
 def try_trees(trial: TrialEstimator, data: FitData, *, seed: int) -> tuple[list[float], bool]:
