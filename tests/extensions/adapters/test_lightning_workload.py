@@ -20,6 +20,7 @@ from daybreak.workloads.metrics import LogLoss
 from tests.extensions.adapters.samples import NUM_EPOCHS, NUM_SAMPLES, RATE, SEED, SIZE, Deliveries, trained
 
 lightning = pytest.importorskip("lightning", reason="no Lightning here; pip install 'daybreak[lightning]'")
+torchmetrics = pytest.importorskip("torchmetrics")  # of lightning
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +59,28 @@ class Cycle(Module):
         num = self.trainer.estimated_stepping_batches
         made = lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=num, cycle_momentum=False)
         return {"scheduler": made, "interval": "step"}
+
+
+class Triangles(Module):
+    """The rate rises and falls, again and again."""
+
+    def scheduler(self, optimizer):
+        made = lr_scheduler.CyclicLR(
+            optimizer, base_lr=RATE / 10, max_lr=RATE, step_size_up=2, cycle_momentum=False
+        )
+        return {"scheduler": made, "interval": "step"}
+
+
+class TrianglesFirst(Module):
+    """A cycle within a sequence."""
+
+    def scheduler(self, optimizer):
+        cycle = Triangles.scheduler(self, optimizer)["scheduler"]
+        rest = lr_scheduler.ConstantLR(optimizer, factor=0.5, total_iters=20)
+        return {
+            "scheduler": lr_scheduler.SequentialLR(optimizer, [cycle, rest], milestones=[7]),
+            "interval": "step",
+        }
 
 
 class Late(LightningWorkload):
@@ -111,7 +134,7 @@ def by_lightning(kind: type[Module], **arguments: Any) -> dict[str, Tensor]:
     return module.state_dict()
 
 
-@pytest.mark.parametrize("kind", [Module, ByEpoch, Cycle])
+@pytest.mark.parametrize("kind", [Module, ByEpoch, Cycle, Triangles, TrianglesFirst])
 @pytest.mark.parametrize(
     "clipping", [{"gradient_clip_val": 0.1}, {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}]
 )
@@ -251,6 +274,32 @@ def test_what_training_never_calls_is_named() -> None:
         "checkpoints that training saves",
     ]
     assert list(tried(late(Module)).workload.not_kept(tried(late(Module)).model)) == []
+
+
+def test_metrics_of_torchmetrics_keep_no_samples_of_earlier_passes(tmp_path: Path) -> None:
+    class Measured(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.auc = torchmetrics.AUROC("binary")
+            self.curves = torchmetrics.MetricCollection(
+                [torchmetrics.PrecisionRecallCurve("binary"), torchmetrics.AveragePrecision("binary")]
+            )
+
+        def training_step(self, batch, batch_idx):
+            chances = self.layers(batch[0])[:, 0].sigmoid()
+            self.auc.update(chances, batch[1])
+            self.log("auc", self.auc, on_epoch=True)
+            self.curves.update(chances, batch[1])  # which on_train_epoch_end would compute and reset
+            self.log_dict(self.curves)
+            return super().training_step(batch, batch_idx)
+
+    trial = tried(late(Measured))
+    model: Any = trial.model
+    assert model.auc.preds == model.curves["BinaryAveragePrecision"].preds == []
+    assert (
+        "Measured logs BinaryAveragePrecision, BinaryPrecisionRecallCurve, auc, which nothing keeps"
+        in next(trial.workload.not_kept(model))
+    )
 
 
 class Annealed(Module):

@@ -95,14 +95,21 @@ class RunView:
 
 
 class LoggedNames:
-    """Stands for `self.log`, whose values nothing keeps; `names` are those that were logged."""
+    """Stands for `self.log` of a module, whose values nothing keeps; `names` are those that were logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.names: set[str] = set()
+        found = [each for each in module.modules() if _is_metric(each)]
+        self._metrics: list[Any] = found[::-1]  # a collection after its metrics, whose states it shares
 
     def __call__(self, what: Any, *arguments: Any, **options: Any) -> None:
-        """Takes a name with its value, or a dict of several."""
-        self.names |= set(what) if isinstance(what, Mapping) else {str(what)}
+        """Takes a name with its value, or a dict or a collection of several."""
+        self.names |= {what} if isinstance(what, str) else set(what.keys())
+
+    def reset_metrics(self) -> None:
+        """Resets the metrics of torchmetrics, which keep samples until Lightning's epoch ends."""
+        for each in self._metrics:
+            each.reset()
 
 
 class LightningWorkload(MeanLossWorkload):
@@ -192,6 +199,7 @@ class LightningWorkload(MeanLossWorkload):
         ]
         for each in configured:
             self._expect_by_progress(made, each["scheduler"])
+            _note_peaks(made, each["scheduler"])
         return made, configured
 
     def _expect_by_progress(self, optimizer: Optimizer, scheduler: Any) -> None:
@@ -258,11 +266,12 @@ class LightningWorkload(MeanLossWorkload):
         module: Any = model
         module.trainer = self._view(progress)
         if not isinstance(vars(module).get("log"), LoggedNames):
-            module.log = module.log_dict = LoggedNames()
+            module.log = module.log_dict = LoggedNames(module)
         arguments = [self.inputs(batch)]
         if len(inspect.signature(module.training_step).parameters) > 1:
             arguments.append(0 if isinstance(progress, AtTheEnd) else progress.update)
         made = module.training_step(*arguments)
+        module.log.reset_metrics()
         loss = made.get("loss") if isinstance(made, Mapping) else made
         if not isinstance(loss, Tensor):
             raise ParamsError(
@@ -287,6 +296,19 @@ class LightningWorkload(MeanLossWorkload):
                     what = ", ".join(type(each).__name__ for each in value)
                 instead = f"see {INSTEAD[argument]}" if argument in INSTEAD else "leave it out"
                 yield f"trainer has {argument}: {what}, which nothing reads; {instead}"
+
+
+def _note_peaks(optimizer: Optimizer, scheduler: Any) -> None:
+    """Writes the highest rates of a CyclicLR into the groups, as OneCycleLR does by itself."""
+    for part in getattr(scheduler, "_schedulers", ()):  # of a SequentialLR or a ChainedScheduler
+        _note_peaks(optimizer, part)
+    for group, peak in zip(optimizer.param_groups, getattr(scheduler, "max_lrs", ()), strict=False):
+        group["max_lr"] = peak
+
+
+def _is_metric(module: nn.Module) -> bool:
+    packages = (kind.__module__.partition(".")[0] for kind in type(module).__mro__)
+    return "torchmetrics" in packages and hasattr(module, "reset")
 
 
 def _step(scheduler: Any, num_updates: int) -> None:
