@@ -347,10 +347,12 @@ def test_a_classifier_without_chances_is_refused_before_it_is_fitted() -> None:
 
 
 def test_a_fit_at_once_of_samples_without_a_class_is_refused() -> None:
-    with pytest.raises(DataError, match=r"the 200 samples have 1 of 2 classes; take days that have all"):
-        LIBRARIES["sklearn"].begin(
-            LogisticRegression(), samples(np.zeros, num_classes=2), seed=0, content=b""
-        )
+    sentence = r"samples have 1 of 2 classes, from 0 to 1; take days that have all .* numbers from 0 on"
+    for label in (np.zeros, np.ones):  # such as of Int(min=1, max=1), which has no class 0
+        with pytest.raises(DataError, match=sentence):
+            LIBRARIES["sklearn"].begin(
+                LogisticRegression(), samples(label, num_classes=2), seed=0, content=b""
+            )
 
 
 def test_a_fit_of_one_sample_has_a_finite_loss() -> None:

@@ -42,8 +42,9 @@ class _ScikitLearnFit:
         _expect_predicts(estimator, "predict_proba" if self._num_classes else "predict")
         if self._num_classes and (num := len(np.unique(data.label))) != self._num_classes:
             raise DataError(
-                f"the {len(data.label):,} samples have {num} of {self._num_classes} classes; take days that "
-                f"have all (prepare.window_days), or name fewer classes in the label"
+                f"the {len(data.label):,} samples have {num} of {self._num_classes} classes, from 0 to "
+                f"{self._num_classes - 1}; take days that have all (prepare.window_days), or name fewer "
+                f"classes in the label, where they are numbers from 0 on without a gap"
             )
         self.num_grown, self._content = int(bool(content)), content
         given = estimator.get_params()
