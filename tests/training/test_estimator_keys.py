@@ -55,4 +55,4 @@ def test_samples_that_are_to_be_drawn_are_refused(what: str) -> None:
     setattr(samples, what, [1, 2, 3])
     with pytest.raises(ParamsError, match=f"has {what}, by which samples are drawn, and an") as refused:
         expect_all_samples(None, samples)
-    assert ("class_weight" in str(refused.value)) == (what == "weights")
+    assert ("give the class weights" in str(refused.value)) == (what == "weights")

@@ -36,6 +36,7 @@ from daybreak.training.gradients import Signals
 from daybreak.training.recipe import Recipe, Validation
 from daybreak.training.trainer import RunOutcome, Trainer
 from daybreak.training.validation import Validator
+from daybreak.workloads.columns import MISSING
 from daybreak.workloads.estimator_workload import EstimatorModel
 from tests.fakes import AtOnce
 from tests.training.recipes import recipe
@@ -76,6 +77,88 @@ def trained(
 
 def content_of(engine: EstimatorEngine) -> bytes:
     return bytes(engine.weights()["_extra_state"].numpy().tobytes())
+
+
+class Weighted(Trees):
+    """The last class counts five times, and rows of missing numbers for nothing."""
+
+    def weights(self, column: Callable[[str], Any]) -> Any:
+        return np.where(column("label") == column("label").max(), 5.0, ~column(MISSING).any(1))
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(LGBMClassifier, **SMALL),
+        partial(LGBMClassifier, class_weight="balanced", **SMALL),
+        partial(LGBMClassifier, class_weight={0: 3.0, 1: 1.0}, **SMALL),
+        partial(XGBClassifier, **SMALL),
+        partial(make_pipeline, SimpleImputer(), LogisticRegression(class_weight="balanced")),
+        partial(HistGradientBoostingClassifier, max_iter=3, class_weight="balanced"),
+    ],
+)
+def test_weights_of_a_class_weigh_the_fit_as_those_of_the_library_do(
+    make: Callable[[], Any], num_classes: int, tmp_path: Path
+) -> None:
+    workload = Weighted(make, num_classes=num_classes)
+    batch = workload.dataset(tmp_path, "train").__getitems__(range(NUM_SAMPLES))
+    model = workload.model({})
+    by_trees = model.library.by_trees
+    engine, _ = trained(workload, tmp_path / "whole", of_trees(NUM_TREES if by_trees else 1))
+    if by_trees:
+        trained(workload, tmp_path / "killed", of_trees(), stop_after=5)
+        resumed, _ = trained(workload, tmp_path / "killed", of_trees())
+        assert content_of(resumed) == content_of(engine)
+    model.load_state_dict(engine.weights())
+    data, estimator = workload.fit_data(batch), make()
+    weight = np.where(data.label == data.label.max(), 5.0, ~batch[MISSING].numpy().any(1))
+    if by_trees:
+        estimator.set_params(n_estimators=NUM_TREES)
+    if isinstance(estimator, LGBMClassifier):
+        estimator.fit(data.inputs, data.label, weight, categorical_feature=list(data.categorical))
+    elif isinstance(estimator, XGBClassifier):
+        kinds = ["c" if place in data.categorical else "q" for place in range(data.inputs.shape[1])]
+        estimator.set_params(enable_categorical=True, feature_types=kinds)
+        estimator.fit(data.inputs, data.label, sample_weight=weight)
+    elif hasattr(estimator, "steps"):
+        estimator.fit(data.inputs, data.label, logisticregression__sample_weight=weight)
+    else:
+        estimator.set_params(categorical_features=list(data.categorical), random_state=0)
+        estimator.fit(data.inputs, data.label, sample_weight=weight)
+    chances = estimator.predict_proba(data.inputs)
+    theirs = chances[:, 1] if num_classes == 2 else chances
+    ours = workload.predict(model, batch)["prediction"].numpy()
+    assert np.allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (partial(XGBClassifier, class_weight="balanced"), "class_weight is no parameter of XGBoost"),
+        (
+            partial(LGBMRegressor, class_weight="balanced"),
+            "LGBMRegressor has class_weight, and is no classifier",
+        ),
+        (partial(make_pipeline, SimpleImputer(), KNeighborsClassifier()), "KNeighborsClassifier takes none"),
+        (
+            partial(CalibratedClassifierCV, make_pipeline(SimpleImputer(), LogisticRegression())),
+            "Pipeline takes none; leave them out",
+        ),
+    ],
+)
+def test_weights_that_an_estimator_would_ignore_are_refused(make: Any, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match=sentence):
+        trained(Weighted(make), tmp_path, of_trees(1))
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    class Short(Trees):
+        def weights(self, column: Callable[[str], Any]) -> Any:
+            return column("label")[1:]
+
+    with pytest.raises(ParamsError, match=r"Short\.weights of 600 samples have shape \[599\]"):
+        trained(Short(partial(LGBMClassifier, **SMALL)), tmp_path, of_trees(1))
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])

@@ -67,7 +67,7 @@ def expect_all_samples(workload: Any, dataset: Any) -> None:
     sampling = Sampling.of(dataset)
     given = {name: getattr(sampling, name) for name in ("weights", "lengths", "groups")}
     if what := next((name for name, values in given.items() if values is not None), ""):
-        instead = ", and set class_weight or the like of the estimator" if what == "weights" else ""
+        instead = ", and give the class weights(self, column)" if what == "weights" else ""
         raise ParamsError(
             f"{type(workload).__name__} has {what}, by which samples are drawn, and an estimator takes all "
             f"at once; leave them out{instead}"

@@ -24,8 +24,8 @@ LIBRARIES: dict[str, Library] = {"lightgbm": LightGBM(), "xgboost": XGBoost(), "
 
 # Estimators that the loop would fit as something else, each with the reason and the way.
 REFUSED = {
-    "LGBMRanker": "ranks within groups of rows, which samples have not; return LGBMRegressor",
-    "XGBRanker": "ranks within groups of rows, which samples have not; return XGBRegressor",
+    "LGBMRanker": "ranks within groups of rows, which no estimator is given; return LGBMRegressor",
+    "XGBRanker": "ranks within groups of rows, which no estimator is given; return XGBRegressor",
     "XGBRFClassifier": "grows its trees at once; return XGBClassifier, or RandomForestClassifier",
     "XGBRFRegressor": "grows its trees at once; return XGBRegressor, or RandomForestRegressor",
 }

@@ -22,6 +22,7 @@ class FitData:
     categorical: Sequence[int]  # which inputs are numbers of categories
     label: NDArray[Any]  # [n]
     num_classes: int  # 0: the label is a number
+    weight: NDArray[np.float64] | None = None  # [n], of the loss of each sample; none: all are equal
 
 
 class Fit(Protocol):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from daybreak.contract.errors import ParamsError
 from daybreak.training.fit import Fit, FitData, Predictor, as_sentence, expect_classes, expect_plain, first
@@ -34,13 +35,15 @@ class _LightGBMFit:
         before = lightgbm.Booster(model_str=content.decode()) if content else None
         self._booster: Any = before
         self.num_grown = before.current_iteration() if before else 0
-        self._params = _params_of_lightgbm(estimator, expect_classes(estimator, data))
+        num_classes = expect_classes(estimator, data)
+        self._params = _params_of_lightgbm(estimator, num_classes)
         self._params.setdefault("seed", seed)
         self.draws = _draws_of_lightgbm(self._params)
         self._begun = False
         self._data = lightgbm.Dataset(
             data.inputs,
             data.label.astype(np.float32),
+            weight=_weight(estimator, data, num_classes),
             categorical_feature=list(data.categorical),
             params=self._params,
             free_raw_data=not content,  # a model that goes on is called on the rows first
@@ -106,8 +109,7 @@ def _params_of_lightgbm(estimator: Any, num_classes: int) -> dict[str, Any]:
     expect_plain(estimator, given)
     if given.get("n_iter_no_change"):
         raise ParamsError("n_iter_no_change of LightGBM is not read; set train.validation and train.patience")
-    if given.pop("class_weight", None) is not None:
-        raise ParamsError("class_weight of LightGBM is not read here; set scale_pos_weight in its place")
+    given.pop("class_weight", None)  # which is no parameter of its training
     if any(given.get(name) in ("rf", "random_forest") for name in BOOSTING):
         raise ParamsError(
             "boosting rf of LightGBM cannot go on from saved trees; leave it out, or return "
@@ -122,6 +124,22 @@ def _params_of_lightgbm(estimator: Any, num_classes: int) -> dict[str, Any]:
     if objective == "multiclass":
         params["num_class"] = num_classes
     return params | ({} if seed is None else {"seed": seed}) | ({"num_threads": threads} if threads else {})
+
+
+def _weight(estimator: Any, data: FitData, num_classes: int) -> NDArray[np.float64] | None:
+    """Returns the weight of each sample, by the class and by `class_weight`, as LGBMClassifier makes it."""
+    from sklearn.utils.class_weight import compute_sample_weight
+
+    given = estimator.get_params().get("class_weight")
+    if given is None:
+        return data.weight
+    if not num_classes:
+        raise ParamsError(
+            f"{type(estimator).__name__} has class_weight, and is no classifier; leave it out, or give "
+            f"the class weights(self, column)"
+        )
+    of_class: NDArray[np.float64] = compute_sample_weight(given, data.label)
+    return of_class if data.weight is None else of_class * data.weight
 
 
 def _draws_of_lightgbm(params: Mapping[str, Any]) -> bool:

@@ -50,6 +50,9 @@ class _ScikitLearnFit:
         given = estimator.get_params()
         chosen: dict[str, Any] = {name: seed for name, value in given.items() if _is_unseeded(name, value)}
         self._inputs, self._label = data.inputs, data.label
+        self._by_weight: dict[str, Any] = {}
+        if data.weight is not None:
+            self._by_weight[_name_of_weight(estimator)] = data.weight
         if data.categorical and _is_default(estimator, "categorical_features"):
             chosen["categorical_features"] = list(data.categorical)
             self._inputs = _with_fewer(data, most=given["max_bins"])
@@ -62,7 +65,7 @@ class _ScikitLearnFit:
                 f"train.epochs to 1"
             )
         with as_sentence(self._estimator):
-            fitted = self._estimator.fit(self._inputs, self._label)
+            fitted = self._estimator.fit(self._inputs, self._label, **self._by_weight)
             self.num_grown, self._content = 1, skops_files.written(fitted)
             some = np.linspace(0, len(self._label) - 1, min(SCORED, len(self._label))).astype(np.int64)
             predicted, label = fitted.predict(self._inputs[some]), self._label[some]
@@ -82,6 +85,26 @@ def _expect_predicts(estimator: Any, method: str) -> None:
             f"{type(estimator).__name__} has no {method}, and is to {way}; return one that has it, such as "
             f"CalibratedClassifierCV of it"
         )
+
+
+def _name_of_weight(estimator: Any) -> str:
+    """Returns the argument by which a fit takes weights, of the last step of a pipeline.
+
+    Raises ParamsError where it, or an estimator inside it, takes none.
+    """
+    from sklearn.utils.validation import has_fit_parameter
+
+    prefix, last = "", estimator
+    while steps := getattr(last, "steps", ()):
+        name, last = steps[-1]
+        prefix += f"{name}__"
+    for each in (last, getattr(last, "estimator", None)):
+        if each is not None and not has_fit_parameter(each, "sample_weight"):
+            raise ParamsError(
+                f"the class has weights, and {type(each).__name__} takes none; leave them out, or return "
+                f"an estimator whose fit has sample_weight"
+            )
+    return f"{prefix}sample_weight"
 
 
 def _is_default(estimator: Any, name: str) -> bool:

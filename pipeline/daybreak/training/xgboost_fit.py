@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from daybreak.contract.errors import ParamsError
 from daybreak.training.fit import (
     Fit,
     FitData,
@@ -48,6 +49,11 @@ class _XGBoostFit:
         self._estimator = estimator
         num_classes = expect_classes(estimator, data)
         expect_plain(estimator, estimator.get_params())
+        if estimator.get_params().get("class_weight") is not None:
+            raise ParamsError(
+                "class_weight is no parameter of XGBoost, which ignores it; give the class "
+                "weights(self, column), such as of 1 / np.bincount(label)[label]"
+            )
         given = {name: value for name, value in estimator.get_xgb_params().items() if value is not None}
         params = {"random_state": seed, **given}
         self.draws = given.get("booster") in ("dart", "gblinear") or any(
@@ -57,7 +63,11 @@ class _XGBoostFit:
             params |= {"objective": "multi:softprob", "num_class": num_classes}
         kinds = ["c" if place in data.categorical else "q" for place in range(data.inputs.shape[1])]
         self._data = xgboost.DMatrix(
-            data.inputs, data.label.astype(np.float32), feature_types=kinds, enable_categorical=True
+            data.inputs,
+            data.label.astype(np.float32),
+            weight=data.weight,
+            feature_types=kinds,
+            enable_categorical=True,
         )
         self._booster = xgboost.Booster(params, [self._data])
         if content:

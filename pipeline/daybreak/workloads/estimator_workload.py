@@ -77,7 +77,8 @@ class EstimatorModel(nn.Module):
 class EstimatorWorkload(TableWorkload):
     """A workload over the rows of a table, whose model is an estimator, such as trees.
 
-    Its `loss` is the first metric that has values of single samples.
+    Its `loss` is the first metric that has values of single samples. Its `weights`, where it has them, weigh
+    the loss of each sample in the fit.
     """
 
     def estimator(self, state: State) -> Any:
@@ -113,8 +114,25 @@ class EstimatorWorkload(TableWorkload):
         inputs, categorical = self.inputs(batch)
         label = batch[self.table.label.column].numpy()
         return FitData(
-            inputs=inputs, categorical=categorical, label=label, num_classes=self._num_classes(label)
+            inputs=inputs,
+            categorical=categorical,
+            label=label,
+            num_classes=self._num_classes(label),
+            weight=self._weight(batch, len(label)),
         )
+
+    def _weight(self, batch: Batch, num: int) -> "NDArray[np.float64] | None":
+        """Returns the weight of each sample by the class's `weights`, None where it has none."""
+        weights: Any = getattr(self, "weights", None)
+        if not callable(weights):
+            return None
+        made = np.asarray(weights(lambda name: batch[name].numpy()), dtype=np.float64)
+        if made.shape != (num,) or not np.isfinite(made).all() or (made < 0).any() or not made.any():
+            raise ParamsError(
+                f"{type(self).__name__}.weights of {num:,} samples have shape {list(made.shape)}, or values "
+                f"that are none, or are all 0; return a finite number from 0 on for each"
+            )
+        return made
 
     def _num_classes(self, label: "NDArray[Any]") -> int:
         """Returns the classes of the label, 0 where it is a number."""

@@ -27,6 +27,7 @@ from daybreak.contract.workload import (
     Split,
     State,
     TrainingProgress,
+    has_estimator,
     is_encoded,
     is_over_batch,
     loss_of,
@@ -87,7 +88,8 @@ class TableWorkload:
 
         samples = Samples(folder, split)
         weights: Any = getattr(self, "weights", None)
-        if split != "serve" and callable(weights):  # and no tensor of that name, which its loss may have
+        # No tensor of that name, which a loss may have, and none that weighs the fit of an estimator.
+        if split != "serve" and callable(weights) and not has_estimator(self):
             samples.weights = weights(samples.column)
         group: Any = self.group  # a class may mean something else by it
         if split != "serve" and group and isinstance(group, str):
