@@ -4,6 +4,7 @@ import math
 import re
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, softplus
 
-from daybreak import TableWorkload
+from daybreak import TableWorkload, TemperatureScaling
 from daybreak.contract.record_parts import Tuning
 from daybreak.contract.workload import is_encoded, make_model
 from daybreak.extensions.trial.trial_updates import try_updates
@@ -143,3 +144,39 @@ def test_try_has_no_objection_to_a_recipe(name, tmp_path):
     assert (
         try_updates(made_of(recipes()[name], tmp_path), {}, batch, size=SIZE, seed=0, rate=0.01).notes == []
     )
+
+
+def block(page: str, words: str) -> str:
+    """Returns the code of a page's block that has these words."""
+    text = (ROOT / "docs" / page).read_text()
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if words in each]
+    return textwrap.dedent(code)
+
+
+def test_the_schedule_of_the_page_falls_in_steps():
+    names: dict[str, Any] = {}
+    exec(block("train.md", "def schedule"), names)
+    factors = [names["schedule"](None, done) for done in (0.0, 0.3, 0.34, 0.67, 0.99)]
+    assert factors == pytest.approx([1, 1, 0.1, 0.01, 0.01])
+
+
+def test_the_calibrated_class_of_the_page_calibrates():
+    names: dict[str, Any] = {"TableWorkload": TableWorkload, "TemperatureScaling": TemperatureScaling}
+    exec(block("own-data.md", "calibrator = "), names)
+    assert names["Payments"].calibrator.prediction == "prediction"
+
+
+def test_the_loss_of_a_language_model_on_the_page_is_of_each_text_alone():
+    names: dict[str, Any] = {"cross_entropy": cross_entropy}
+    exec(block("models-you-have.md", "logits.transpose"), names)
+    torch.manual_seed(0)
+    words = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+
+    def model(*, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        return SimpleNamespace(logits=words(input_ids))
+
+    tokens = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]], dtype=torch.int16)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]], dtype=torch.int16)
+    losses = names["loss"](None, model, {"input_ids": tokens, "attention_mask": mask}, None)
+    by_hand = [cross_entropy(words(text[:-1].long()), text[1:].long()) for text in (tokens[0], tokens[1, :2])]
+    torch.testing.assert_close(losses, torch.stack(by_hand))

@@ -40,6 +40,9 @@ def test_both_classes_of_the_page_have_nights(tmp_path: Path, furnish) -> None:
     pytest.importorskip("transformers", reason="no transformers; pip install 'daybreak[transformers]'")
     page = (ROOT / "docs/models-you-have.md").read_text()
     modules = re.findall(r'```python\n(""".*?)```', page, re.S)
+    classes = [re.search(r"class Late\(.*", module, re.S) for module in modules]
+    assert all(0 < len([line for line in each[0].splitlines() if line]) <= 30 for each in classes if each)
+    assert all(classes)
     deliver(tmp_path / "deliveries")
     (command,) = re.findall(r"daybreak (init .*)", page)
     work = tmp_path / "work"
