@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import STATE, _name, _stem, read_state, write_state
+from daybreak.workloads.adopted import AdoptedModel
 
 ANY_NAME = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
@@ -37,11 +38,19 @@ def test_a_long_column_in_another_alphabet_fits_into_the_name_of_a_file(tmp_path
 class Deep:
     """A class that offers itself with fewer layers."""
 
+    metrics = ()
+
     def __init__(self, layers: int = 4) -> None:
-        self.layers = layers
+        self.layers = self.table = layers
 
     def variants(self) -> dict[str, "Deep"]:
         return {"fewer layers": Deep(self.layers // 2)}
+
+
+def test_the_class_that_a_model_is_adopted_for_may_be_a_variant() -> None:
+    arguments = {"layers": 6, "variant": "fewer layers"}
+    adopted = AdoptedModel(of=f"{__name__}:Deep", arguments=arguments, flavour="sklearn")
+    assert adopted.table == 3
 
 
 class OwnVariant:
@@ -49,6 +58,13 @@ class OwnVariant:
 
     def __init__(self, variant: str) -> None:
         self.variant = variant
+
+
+class PassesOn(OwnVariant):
+    """One that hands it to its parent."""
+
+    def __init__(self, **given: str) -> None:
+        super().__init__(**given)
 
 
 def test_a_variant_is_made_by_its_name_from_the_class_with_the_other_arguments() -> None:
@@ -60,4 +76,7 @@ def test_a_variant_is_made_by_its_name_from_the_class_with_the_other_arguments()
     assert layers(layers=6, variant="") == layers(layers=6) == 6
     with pytest.raises(ParamsError, match=r"offers no variant 'smaller'; there are fewer layers \(key work"):
         layers(variant="smaller")
-    assert WorkloadPlug(use=f"{__name__}:OwnVariant", variant="smaller").make().variant == "smaller"  # type: ignore[call-arg]
+    made = WorkloadPlug(use=f"{__name__}:Deep", variant="fewer layers").make()  # type: ignore[call-arg]
+    assert made.variants() == {}  # no key would name them
+    for name in ("OwnVariant", "PassesOn"):
+        assert WorkloadPlug(use=f"{__name__}:{name}", variant="smaller").make().variant == "smaller"  # type: ignore[call-arg]

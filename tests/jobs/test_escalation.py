@@ -371,6 +371,16 @@ def test_what_was_slower_than_planned_is_taken_to_be_slower_on_other_machines_to
         assert forecast(midway, b).rest_s == pytest.approx(rest_s, rel=0.02), speed
 
 
+def test_that_some_workers_are_gone_slows_no_other_machines():
+    plan = plan_of(share=0.6)
+    b = plan.fallbacks[0]
+    left = running(plan, hours=1, share=0.5, speed=0.125)
+    whole = replace(left, whole_rate=running(plan, hours=1, share=0.5).rate)
+    assert forecast(whole, b).rest_s == pytest.approx(240 + (b.expected_s - 240) * 0.5, rel=0.02)
+    assert forecast(left, b).rest_s > 4 * forecast(whole, b).rest_s
+    assert forecast(whole, whole.placement).rest_s == forecast(left, left.placement).rest_s
+
+
 def test_what_was_slower_than_planned_needs_as_much_longer_at_most_elsewhere():
     plan = plan_of(share=0.6)
     late = running(plan, hours=1.9, share=0.4, speed=0.55)

@@ -30,3 +30,5 @@ def test_the_rate_is_that_of_the_workers_that_are_left() -> None:
     lines = [line | {"time": line["time"].isoformat()} for line in [*many, *few[1:]]]
     rate = Heartbeats(lines).rate(since=BEGUN.timestamp())
     assert rate and rate.samples_per_s == pytest.approx(12.5)
+    whole = Heartbeats(lines).rate(since=BEGUN.timestamp(), whole=True)
+    assert whole and whole.samples_per_s == pytest.approx(100.0)

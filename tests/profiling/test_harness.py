@@ -220,8 +220,16 @@ class Thawing(Mean):
         return super().loss(model["table"], batch) + model["bias"](batch[:, :1])[:, 0].square()
 
 
-def test_weights_that_thaw_are_measured_where_most_are_trained() -> None:
-    harness = Harness(Thawing(), Path(), seed=0)
+class ThawingLater(Thawing):
+    """Trains the table from its third epoch on."""
+
+    def trainable(self, model: nn.ModuleDict, progress: TrainingProgress) -> None:
+        model["table"].requires_grad_(progress.epoch >= 2)
+
+
+@pytest.mark.parametrize("kind", [Thawing, ThawingLater])
+def test_weights_that_thaw_are_measured_where_most_are_trained(kind: type[Thawing]) -> None:
+    harness = Harness(kind(), Path(), seed=0)
     harness.build()
     assert harness.num_sync_bytes() == 4 * (DIM + 2)
     harness.step(harness.load(8), 8)

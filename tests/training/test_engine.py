@@ -458,6 +458,75 @@ class Marked(LineWorkload):
         self.num_seen = state["num_seen"]
 
 
+class Odd(LineWorkload):
+    """Drops one buffer at its first pass, and has a longer one at each."""
+
+    def __init__(self, short_at: int = 0) -> None:
+        super().__init__(dropout=0.0)
+        self.short_at, self.num_calls = short_at, 0
+
+    def model(self):
+        made = super().model()
+        made.register_buffer("once", torch.ones(2))
+        made.register_buffer("longer", torch.zeros(1))
+        return made
+
+    def loss(self, model, batch):
+        self.num_calls += 1
+        model.once = None
+        model.longer = torch.zeros(len(model.longer) + 1)
+        if self.num_calls == self.short_at:
+            raise MemoryError
+        return super().loss(model, batch)
+
+
+@pytest.mark.parametrize("short_at", [0, 1, 3])
+def test_buffers_that_are_dropped_or_grow_are_as_after_the_passes_that_counted(folder, short_at):
+    write_curve(folder, num_samples=16)
+    workload = Odd(short_at)
+    made = TorchEngine(
+        workload, workload.dataset(folder, "train"), seed=0, micro_batch_size=8, tuning=Tuning()
+    )
+    for share in (np.arange(8), np.arange(8, 16), np.arange(8)):
+        step(made, share)
+    assert made.model.once is None
+    assert len(made.model.longer) == 1 + workload.num_calls - (short_at > 0)
+
+
+class Large(LineWorkload):
+    """Keeps a state that takes longer to copy than an update may."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.0)
+        self.kept, self.num_packed, self.num_calls = list(range(200_000)), 0, 0
+
+    def loss(self, model, batch):
+        self.num_calls += 1
+        if self.num_calls == 4:
+            raise MemoryError
+        return super().loss(model, batch)
+
+    def state_dict(self):
+        self.num_packed += 1
+        return {"kept": self.kept}
+
+    def load_state_dict(self, state):
+        self.kept = state["kept"]
+
+
+def test_a_state_that_takes_long_to_copy_is_not_and_what_counts_twice_is_said(folder, caplog):
+    write_curve(folder, num_samples=16)
+    workload = Large()
+    made = TorchEngine(
+        workload, workload.dataset(folder, "train"), seed=0, micro_batch_size=8, tuning=Tuning()
+    )
+    before = workload.num_packed
+    for _ in range(5):
+        step(made, np.arange(8))
+    assert workload.num_packed - before == 1
+    assert "counts twice in Large.state_dict" in caplog.text
+
+
 @pytest.mark.parametrize("short_at", [1, 2, 4])
 def test_an_update_repeated_for_memory_leaves_its_marks_once(folder, short_at):
     write_curve(folder, num_samples=16)

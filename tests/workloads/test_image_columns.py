@@ -55,6 +55,12 @@ def test_the_network_takes_images_of_any_size(size: int) -> None:
     assert model(torch.zeros(2, 1, size, size, dtype=torch.uint8)).shape == (2, 5)
 
 
+@pytest.mark.parametrize(("width", "num_stages"), [(12, 3), (4, 2), (1, 1)])
+def test_the_network_is_of_any_width_and_number_of_stages(width: int, num_stages: int) -> None:
+    model = ImageModel(num_outputs=5, width=width, num_stages=num_stages)
+    assert model(torch.zeros(2, 3, 28, 28, dtype=torch.uint8)).shape == (2, 5)
+
+
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
 @pytest.mark.parametrize("color", [True, False])
 def test_an_image_of_16_bits_keeps_its_greys(kind: str, color: bool) -> None:

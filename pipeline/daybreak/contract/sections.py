@@ -9,6 +9,7 @@ A function names the sections that it reads in its signature, each by its type: 
 `workload: WorkloadPlug`. Of those that read many, a few name one of the groups at the end.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -133,11 +134,11 @@ class WorkloadPlug(Plug):
 def made_of(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Returns the workload of a class, or the variant of it that the argument `variant` names.
 
-    A class that takes `variant` by itself gets it as any other argument. Raises ParamsError where the class
-    offers no variant of that name.
+    A class that takes `variant` by itself gets it as any other argument. A variant offers none of its own, as
+    no key would name these. Raises ParamsError where the class offers no variant of that name.
     """
     given = dict(arguments)
-    if "variant" not in given or "variant" in inspect.signature(kind).parameters:
+    if "variant" not in given or _takes(kind, "variant"):
         return kind(**given)
     name = given.pop("variant")
     workload = kind(**given)
@@ -147,7 +148,18 @@ def made_of(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     if name not in offered:
         there = f"there are {', '.join(offered)}" if offered else "its method `variants` would return them"
         raise ParamsError(f"{kind.__name__} offers no variant {name!r}; {there} (key workload.variant)")
-    return offered[name]
+    chosen = offered[name]
+    chosen.variants = dict
+    return chosen
+
+
+def _takes(kind: Any, name: str) -> bool:
+    """Returns whether a class, or one that it passes arguments on to, has an argument of that name."""
+    for each in getattr(kind, "__mro__", (kind,)):
+        with contextlib.suppress(TypeError, ValueError):  # one of C without a signature
+            if name in inspect.signature(each).parameters:
+                return True
+    return False
 
 
 class SourcePlug(Plug):

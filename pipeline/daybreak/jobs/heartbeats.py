@@ -7,6 +7,7 @@ from math import inf
 from statistics import fmean
 from typing import Any
 
+from daybreak.jobs.observed_lifetimes import num_devices
 from daybreak.jobs.outlook import Outlook, Rate, measured
 from daybreak.training.loss_watch import rose
 from daybreak.training.recipe import Progress
@@ -65,10 +66,17 @@ class Heartbeats:
         """Returns the heartbeats from that time on, or in between."""
         return [beat for beat in self.beats if at <= beat.time.timestamp() < until]
 
-    def rate(self, *, since: float, until: float = inf) -> Rate | None:
-        """Returns the rate from that time on, since the batch or the workers last changed."""
+    def rate(self, *, since: float, until: float = inf, whole: bool = False) -> Rate | None:
+        """Returns the rate from that time on, since the batch or the workers last changed.
+
+        `whole` leaves out when fewer workers than the most were there, as a rental of its machines has all.
+        """
+        beats = self.since(since, until=until)
+        if whole:
+            most = max((num_devices(beat.device) for beat in beats), default=0)
+            beats = [beat for beat in beats if num_devices(beat.device) == most]
         alike: list[Progress] = []
-        for beat in reversed(self.since(since, until=until)):
+        for beat in reversed(beats):
             if alike and (beat.batch_size, beat.device) != (alike[0].batch_size, alike[0].device):
                 break
             alike.append(beat)

@@ -43,6 +43,7 @@ class ObservedJob:
     num_left_out: int = 0  # of the plan's samples, as validation found nothing better for long
     starting_s: float = 0.0  # until its machines have started
     rate: Rate | None = None  # measured on this placement
+    whole_rate: Rate | None = None  # while all its machines were there
     device_use: float | None = (
         None  # share of the time that its device did not wait for samples, measured there
     )
@@ -126,6 +127,7 @@ def observe(
         num_left_out=plan.num_samples - heartbeats.num_samples if heartbeats.num_samples else 0,
         starting_s=0.0 if heard else max(0.0, start_s(plan) - (now - began)),
         rate=heartbeats.rate(since=here[0].at) if here else None,
+        whole_rate=heartbeats.rate(since=here[0].at, whole=True) if here else None,
         device_use=heartbeats.device_use(since=here[0].at) if here else None,
         batch_size=heartbeats.batch_sizes[-1],
         largest_batch_size=max(heartbeats.batch_sizes),
@@ -135,7 +137,7 @@ def observe(
         earlier={
             stay.placement.rental: rate
             for stay in stays[:-1]
-            if (rate := heartbeats.rate(since=stay.since, until=stay.until))
+            if (rate := heartbeats.rate(since=stay.since, until=stay.until, whole=True))
         },
         left={stay.placement.rental for stay in stays[:-1]},
         before=before.placement if before else None,

@@ -40,15 +40,15 @@ def lifetimes(
 def _fewer_at(heartbeats: Sequence[Line]) -> float | None:
     """Returns the seconds of the first heartbeat that has fewer devices than the one before; None without."""
     for before, after in pairwise(each for each in heartbeats if each.get("device")):
-        if _num_devices(after["device"]) < _num_devices(before["device"]):
+        if num_devices(after["device"]) < num_devices(before["device"]):
             return _seconds(after["time"])
     return None
 
 
-def _num_devices(names: str) -> int:
+def num_devices(names: str) -> int:
     """Returns how many devices are named, in the words of training/devices.py.
 
-    >>> _num_devices("4 x NVIDIA L4 + Tesla T4")
+    >>> num_devices("4 x NVIDIA L4 + Tesla T4")
     5
     """
     counts = (re.match(r"(\d+) x ", each) for each in names.split(" + "))

@@ -127,10 +127,11 @@ def _growth(job: ObservedJob, placement: Placement) -> float:
 def _slower(job: ObservedJob, placement: Placement) -> float:
     """Returns how many times longer than planned the samples take on a placement, by what was measured here.
 
-    At least 1, but where the device here waits for samples.
+    While all machines were there: that some are gone slows no other placement. At least 1, but where the
+    device here waits for samples.
     """
     planned = Rate(samples_per_s=_planned(job, job.placement), error=_spread(job, job.placement))
-    here = planned.samples_per_s / weighed(planned, job.rate).samples_per_s
+    here = planned.samples_per_s / weighed(planned, job.whole_rate or job.rate).samples_per_s
     there = _by_use(job, placement)
     return max(1.0, here) if there is None else here * there
 

@@ -48,6 +48,7 @@ from daybreak.training.turns import Losses, Turns, by_sample
 NOISE_BATCHES = 8
 NUM_SIZED = 256  # samples among which the largest is sought
 SHARES_DONE = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a run, at which a class is asked what it trains
+MANY_EPOCHS = 1000  # of that run, so that what thaws after some epochs has thawed
 
 
 def device_here() -> torch.device:
@@ -108,7 +109,9 @@ class Harness:
         workload: Any = self.workload
 
         def num_trained(done: float) -> int:
-            workload.trainable(model, TrainingProgress(done=done))
+            epoch = round(done * MANY_EPOCHS)
+            progress = TrainingProgress(done=done, epoch=epoch, seen=epoch * self.num_samples)
+            workload.trainable(model, progress)
             return sum(each.numel() for each in model.parameters() if each.requires_grad)
 
         num_trained(max(SHARES_DONE, key=num_trained))

@@ -85,9 +85,8 @@ class Accumulation:
         self._prepared: deque[tuple[Indices, TrainingProgress]] = deque()  # shares that come
         self._weights: dict[int, Tensor] = {}
         self._warns_of_passes = normalised(model)
-        # Halving would compile for one more shape, BatchNorm would take statistics over half a pass, and a
-        # class that counts would count one pass more.
-        self.may_halve = not (tuner.tuning.compiled or self._warns_of_passes or keeps_state(workload))
+        # Halving would compile for one more shape, and BatchNorm would take statistics over half a pass.
+        self.may_halve = not tuner.tuning.compiled and not self._warns_of_passes
 
     def prepare(self, indices: Indices, *, progress: TrainingProgress) -> None:
         """Starts to load a share."""
@@ -119,6 +118,7 @@ class Accumulation:
                 self._warns_of_passes = False
                 log.warning("BatchNorm takes its statistics over %d samples, a pass", len(passes[0]))
             halved = measures_noise and len(passes) == 1 and len(indices) > 1 and self.may_halve
+            halved = halved and not keeps_state(self._workload)  # a class that counts would count two passes
             for part in passes:
                 whole = self._batch(part)
                 for batch in halves(whole, len(part)) if halved else (whole,):
@@ -198,7 +198,7 @@ class Accumulation:
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Takes back what a loss changes in buffers and in the state of its class."""
-        take_back = self.marks.taken()
+        take_back = self.marks.taken(always=True)
         try:
             yield
         finally:

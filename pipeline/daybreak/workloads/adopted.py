@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import DataError
+from daybreak.contract.sections import made_of
 from daybreak.contract.workload import Batch, State
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class AdoptedModel:
         """
         module, _, name = of.partition(":")
         # As the statement does: in the process of a version it leads to the code that the version carries.
-        own = getattr(__import__(module, fromlist=[name]), name)(**arguments)
+        own = made_of(getattr(__import__(module, fromlist=[name]), name), arguments)
         self.table, self.metrics = own.table, own.metrics
         for each in OF_ROWS:
             if hasattr(own, each):

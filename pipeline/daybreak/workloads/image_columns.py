@@ -6,6 +6,7 @@ those of a partition once; training then reads pixels.
 
 import contextlib
 import io
+import math
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -137,10 +138,10 @@ class _Block(nn.Module):
     def __init__(self, before: int, after: int, *, stride: int) -> None:
         super().__init__()
         self.main = nn.Sequential(
-            nn.GroupNorm(8, before),
+            nn.GroupNorm(math.gcd(8, before), before),
             nn.ReLU(),
             nn.Conv2d(before, after, 3, stride=stride, padding=1),
-            nn.GroupNorm(8, after),
+            nn.GroupNorm(math.gcd(8, after), after),
             nn.ReLU(),
             nn.Conv2d(after, after, 3, padding=1),
         )

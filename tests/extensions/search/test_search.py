@@ -174,14 +174,16 @@ def test_an_argument_that_acts_where_the_samples_are_read_is_tried(
 
 
 def test_a_variant_that_the_class_offers_is_tried_and_trained_by_the_next_night(
-    home: Home, commit: Callable[[str], str]
+    home: Home, commit: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     words = {"train.rate: [0.000001, 0.05]": "workload.variant: ['', simpler model]"}
     changed(home, **{"line:Line": "line:Deaf", "rate: 0.000001": "rate: 0.05", **words})
     commit("Search among the variants of the class")
     searched(home, 1)
     found = searched(home, 2)
     assert found and found.values == {"workload.variant": "simpler model"}
+    assert "tried 1 setting" in caplog.text  # the class as it is runs once, as today's setting
     os.chdir(home.folder)
     opened = runner.run(home, "open", day=FIRST)
     assert isinstance(opened, Night)

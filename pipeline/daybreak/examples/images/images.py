@@ -50,10 +50,12 @@ class Images(TableWorkload):
 
     def variants(self) -> dict[str, "Images"]:
         """Returns cheaper networks, which `search` may try beside this one."""
-        return {
-            "simpler model": Images(width=self.width // 2, num_stages=self.num_stages),
-            "fewer layers": Images(width=self.width, num_stages=self.num_stages - 1),
-        }
+        offered = {}
+        if self.width > 1:
+            offered["simpler model"] = Images(width=self.width // 2, num_stages=self.num_stages)
+        if self.num_stages > 1:
+            offered["fewer layers"] = Images(width=self.width, num_stages=self.num_stages - 1)
+        return offered
 
     def fit(self, rows: "ir.Table") -> State:
         """Returns nothing: pixels need no vocabulary."""

@@ -104,7 +104,7 @@ class Searcher:
     def _todays(self) -> Values:
         """Returns today's settings, without arguments that params.yaml leaves to the class."""
         known = self._today.model_dump(include={"train"})
-        known["workload"] = self._today.workload.model_extra or {}
+        known["workload"] = {"variant": ""} | (self._today.workload.model_extra or {})  # "": the class itself
         keys = [(key, *key.split(".")) for key in self._settings.space]
         return {key: known[section][name] for key, section, name in keys if name in known[section]}
 
