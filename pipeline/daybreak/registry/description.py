@@ -14,6 +14,7 @@ AWAITED = "**Verdict: awaited.** The gate has not decided yet."
 RULE = "\n\n---\n\n"
 INTERVAL = "effect.svg"  # artifact of the night's run
 REPORT = "report.html"
+MOST_CHARACTERS = 5000  # of a text in MLflow's database, where PostgreSQL and others refuse more
 
 
 def of_model(name: str) -> str:
@@ -91,6 +92,14 @@ def in_the_long_run(verdict: Verdict) -> list[str]:
             f"{verdict.false_promotions_expected:.2g} false promotions would be expected of all of them."
         )
     return sentences
+
+
+def fitting(text: str) -> str:
+    """Returns the text, or as many of its lines as MLflow takes, with a word on where the rest is."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    note = f"\n\nCut at {MOST_CHARACTERS:,} characters; all of it is in {REPORT} of the night's run."
+    return text[: MOST_CHARACTERS - len(note)].rpartition("\n")[0] + note
 
 
 def with_first(description: str, paragraph: str) -> str:

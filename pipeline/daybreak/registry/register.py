@@ -207,7 +207,7 @@ def _make_version(
         source,
         run_id=run_id,
         tags={**tags, "status": aliases.CHALLENGER},
-        description=text,
+        description=description.fitting(text),
         await_creation_for=0,
     )
     return int(made.version)

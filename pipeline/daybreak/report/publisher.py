@@ -302,8 +302,10 @@ def _reject_others(client: "MlflowClient", version: Version, entry: Entry) -> No
     text = aliases.existing(client, version.name, version.number).description or ""
     if entry.verdict and text.startswith(description.AWAITED):
         said = f"**Verdict: {entry.verdict.action}.** {description.plain(entry.verdict.reason)}."
-        changed = description.with_first(text, said)
-        client.update_model_version(version.name, str(version.number), description=changed)
+        changed = description.fitting(description.with_first(text, said))
+        client.update_model_version(
+            version.name, str(version.number), description=description.fitting(changed)
+        )
 
 
 def _renew_pages(home: Home) -> None:

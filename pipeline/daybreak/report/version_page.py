@@ -14,7 +14,16 @@ from daybreak.contract.record_types import Evaluation, Night, Verdict, Version
 from daybreak.prediction import scorecard
 from daybreak.registry import aliases
 from daybreak.registry import approval as approvals
-from daybreak.registry.description import INTERVAL, REPORT, RULE, in_the_long_run, metrics_table, plain, table
+from daybreak.registry.description import (
+    INTERVAL,
+    REPORT,
+    RULE,
+    fitting,
+    in_the_long_run,
+    metrics_table,
+    plain,
+    table,
+)
 from daybreak.report import evidence, links
 from daybreak.report.outcome import NightView, tested_traffic
 from daybreak.report.summary import Summary, summarize
@@ -45,7 +54,7 @@ def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
     with session(home) as client:
         registered = aliases.existing(client, version.name, version.number)
         text = described(entry, _made_of(entry, version, registered.tags.get("recipe", "")), over=over)
-        client.update_model_version(version.name, str(version.number), description=text)
+        client.update_model_version(version.name, str(version.number), description=fitting(text))
         if approval:
             aliases.tag(client, version.name, version.number, approval=approval)
         if kept:

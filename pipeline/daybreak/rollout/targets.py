@@ -108,9 +108,11 @@ class Alias:
         for number in (release.version, release.replaced):
             with aliases.missing_is_nothing():  # the version may have been deleted
                 text = self.client.get_model_version(self.model, str(number)).description or ""
-                changed = description.with_first(text, paragraph)
+                changed = description.fitting(description.with_first(text, paragraph))
                 if changed != text:
-                    self.client.update_model_version(self.model, str(number), description=changed)
+                    self.client.update_model_version(
+                        self.model, str(number), description=description.fitting(changed)
+                    )
 
 
 def release_targets(home: Home, client: "MlflowClient", model: str) -> list[Target]:
