@@ -214,9 +214,9 @@ def test_the_fallbacks_that_training_took_are_told_with_their_cost_and_reason(
     )
     with_fallbacks = replace(entry, training=replace(entry.training, fallbacks=(fallback,)))
     text = text_of(page(Home.here(), lay(with_fallbacks, folder), []))
-    assert "took these fallbacks:" in text
+    assert "training took these, each a fallback:" in text
     assert "scale up, for $2.50 more; 1 x b takes 7,077 s at most." in text
-    assert "took these fallbacks" not in text_of(first)
+    assert "training took these" not in text_of(first)
 
 
 @pytest.mark.parametrize("stopped_by", get_args(Training.__dataclass_fields__["stopped_by"].type))
