@@ -5,7 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 
 from rich.console import Console
 
-from daybreak.extensions.pages.board import Model, files, status_rows, status_table
+from daybreak.extensions.pages.board import Model, files, nights_of, status_rows, status_table
+from daybreak.extensions.pages.selection import Query
 from daybreak.report import outcome
 from daybreak.report.night_rows import row_of
 from daybreak.storage.ledger import Entry
@@ -109,6 +110,36 @@ def test_what_people_typed_is_escaped() -> None:
     html = board([entry])
     assert '"><script>' not in html
     assert "&#34;&gt;&lt;script&gt;" in html
+
+
+def test_the_board_has_the_beginning_of_a_long_reason_alone_and_the_server_searches_the_same() -> None:
+    row = replace(row_of(whole()), reason=f"{'loss ' * 1000}diverged")
+    model = Model(name="shop", rows=[row], pages={})
+    ((_, html),) = files([model], name="board", at=AT)
+    ((_, short),) = files([replace(model, rows=[replace(row, reason="")])], name="board", at=AT)
+    assert len(html) - len(short) < 1500
+    assert "loss loss" in html
+    assert len(nights_of([model], Query(text="loss"))) == 1
+    assert nights_of([model], Query(text="diverged")) == []
+
+
+def test_words_on_a_rollback_since_find_its_night_on_the_page_and_by_the_server() -> None:
+    history = [rolled_back(), whole(12), whole(10, date(2011, 11, 6))]
+    rows = re.findall(r'<tr data-o[^>]* data-q="([^"]*)"', board(history))
+    assert ["rolled back since" in told for told in rows] == [False, True, False]
+    model = Model(name="shop", rows=[row_of(entry) for entry in history], pages={})
+    found = nights_of([model], Query(text="rolled back since"))
+    assert [(one["outcome"], one["champion"]) for one in found] == [("promoted", 12)]
+
+
+def test_the_page_sorts_by_whole_figures() -> None:
+    row = replace(row_of(whole()), score=0.12345678, champion_score=0.1, decided_s=80_000.123, usd=1e-7)
+    assert row.predicted_s
+    assert row.trained_s
+    ((_, html),) = files([Model(name="shop", rows=[row], pages={})], name="board", at=AT)
+    given = [float(value) for value in re.findall(r'<td class="n(?: accent)?" data-v="([^"]+)"', html)]
+    of_plan = row.trained_s / row.predicted_s[1]
+    assert given == [row.score, row.effect, row.decided_s, row.usd, of_plan, row.num_quarantined]
 
 
 def test_the_status_has_the_columns_that_were_promised() -> None:

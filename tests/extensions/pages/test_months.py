@@ -162,7 +162,7 @@ def test_a_night_that_moved_costs_what_each_of_its_machines_did() -> None:
     assert [one.usd for one in months.months([model(row_of(billed))], Query()).machines] == pytest.approx(
         [4.4, 1.8]
     )
-    assert all(name in searched("shop", row_of(moved)) for name in ("n1-standard-8", "spot"))
+    assert all(name in searched("shop", row_of(moved), ()) for name in ("n1-standard-8", "spot"))
 
 
 def test_a_refit_counts_among_the_hours_of_its_machines() -> None:

@@ -1,6 +1,7 @@
 """What a board shows of the nights: filtered, searched, sorted, by pages."""
 
-from datetime import date
+from dataclasses import replace
+from datetime import UTC, date, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,24 @@ def test_nights_are_found_by_model_outcome_and_words_of_their_reason() -> None:
     assert select(ROWS, Query(text="g2-standard")).num == 60 - failed.num  # which had no plan
     assert select(ROWS, Query(text="I/O")).num == select(ROWS, Query(text="io i/o")).num
     assert 0 < select(ROWS, Query(text="i/o")).num < 30
+
+
+def test_the_words_that_a_row_shows_beside_its_verdict_find_it() -> None:
+    row = replace(next(row for _, row in ROWS if row.outcome == "kept"), reason="", rental="", rented=())
+    name = "manual__2026-11-21T20-26-01.192720-00-00"
+    at = datetime(2026, 11, 22, 14, 3, tzinfo=UTC).timestamp()
+    told = {
+        "by ann": replace(row, by="Ann"),
+        "at train": replace(row, failed="train"),
+        "rolled back since": replace(row, release=(12, 11)),
+        "manual-57b6": replace(row, night=name),
+        "14:03 UTC": replace(row, outcome="rollback", release=(11, 12), closed_at=at),
+    }
+    nights = [("shop", one) for one in told.values()]
+    for words, one in told.items():
+        found = select(nights, Query(text=words), taken_back={("shop", 12)})
+        assert [row for _, row in found.shown] == [one], words
+    assert select(nights, Query(text="rolled back since"), taken_back={("fraud", 12)}).num == 0
 
 
 @given(st.sampled_from(["day", "score", "effect", "ready", "cost", "predicted", "rows"]), st.booleans())

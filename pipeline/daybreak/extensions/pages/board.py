@@ -24,9 +24,11 @@ from daybreak.extensions.pages.selection import (
     Query,
     chosen_of,
     day_of,
+    is_taken_back,
     month_of,
     searched,
     select,
+    time_of,
 )
 from daybreak.prediction.scorecard import COVERED, LEAST_NIGHTS
 from daybreak.prediction.scorecard import NIGHTS as SCORED
@@ -159,17 +161,18 @@ def _page(
         **shown,
         scored=SCORED,
         query=query,
-        selection=select(nights, query),
+        selection=select(nights, query, taken_back=shown["taken_back"]),
         columns=COLUMNS,
         outcomes=OUTCOMES,
         bounds=BOUNDS,
         searched=searched,
+        is_taken_back=is_taken_back,
         most_searched=MOST_SEARCHED,
         is_served=not file,
         address=lambda **changed: _file(file, changed["page"]) if file else _address(query, changed),
-        number=lambda value: "" if value is None else f"{value:.6g}",
+        number=lambda value: "" if value is None else repr(value),  # whole, to sort as the server does
         day_of=day_of,
-        time_of=lambda s: f"{datetime.fromtimestamp(s, UTC):%H:%M} UTC",
+        time_of=time_of,
         at=at,
         running=live.part(running, at=at),
         source=source,
@@ -179,13 +182,13 @@ def _page(
 
 def nights_of(models: Sequence[Model], query: Query) -> list[dict[str, Any]]:
     """Returns the nights of all pages that are asked for as JSON values, each with its model."""
-    nights = chosen_of(_newest_first(models), query)
     gone = {(model.name, version) for model in models for version in taken_back(model.rows)}
+    nights = chosen_of(_newest_first(models), query, taken_back=gone)
     values = status_rows([row for _, row in nights])
     return [
         {"model": model}
         | value
-        | ({} if row.is_rollback else {"taken_back": bool(row.release and (model, row.release[0]) in gone)})
+        | ({} if row.is_rollback else {"taken_back": is_taken_back(model, row, gone)})
         for (model, row), value in zip(nights, values, strict=True)
     ]
 

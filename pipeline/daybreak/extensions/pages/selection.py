@@ -1,16 +1,18 @@
 """Chooses the nights that a board shows: filtered, searched, sorted, a page of them. Pure."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from daybreak.contract import formats
 from daybreak.profiling.explain import BOUNDS
 from daybreak.report.night_rows import NightRow
 
 PER_PAGE = 1000
 MOST_SEARCHED = 100  # letters
+MOST_OF_REASON = 1000  # letters that are searched: the page has them for each of its nights
 OUTCOMES = {
     "promoted": "promoted",
     "kept": "champion kept",
@@ -74,9 +76,17 @@ def query_of(values: Mapping[str, str]) -> Query:
     )
 
 
-def select(nights: Sequence[tuple[str, NightRow]], query: Query) -> Selection:
-    """Returns the page that was asked for, or the last one; `nights` as (model, row), newest first."""
-    chosen = chosen_of(nights, query)
+def select(
+    nights: Sequence[tuple[str, NightRow]], query: Query, *, taken_back: Collection[tuple[str, int]] = ()
+) -> Selection:
+    """Returns the page that was asked for, or the last one.
+
+    Args:
+        nights: as (model, row), newest first.
+        query: what is asked for.
+        taken_back: models with their versions that were rolled back, and do not serve again.
+    """
+    chosen = chosen_of(nights, query, taken_back=taken_back)
     num_pages = max(1, -(-len(chosen) // PER_PAGE))
     page = min(max(1, query.page), num_pages)
     return Selection(
@@ -98,10 +108,17 @@ def day_of(row: NightRow) -> str:
     return f"{datetime.fromtimestamp(row.closed_at, UTC):%Y-%m-%d}" if row.is_rollback else row.day
 
 
-def chosen_of(nights: Sequence[tuple[str, NightRow]], query: Query) -> list[tuple[str, NightRow]]:
-    """Returns the nights of all pages that were asked for, in the order that was."""
+def time_of(closed_at: float) -> str:
+    """Returns the time of the day, as 14:03 UTC, of seconds since 1970."""
+    return f"{datetime.fromtimestamp(closed_at, UTC):%H:%M} UTC"
+
+
+def chosen_of(
+    nights: Sequence[tuple[str, NightRow]], query: Query, *, taken_back: Collection[tuple[str, int]] = ()
+) -> list[tuple[str, NightRow]]:
+    """Returns the nights of all pages that were asked for, in the order that was, as `select` does."""
     is_chosen = query.model or query.outcome or query.month or query.text
-    chosen = [one for one in nights if _is_asked_for(*one, query)] if is_chosen else list(nights)
+    chosen = [one for one in nights if not is_chosen or _is_asked_for(*one, query, taken_back)]
     if not query.sort:
         return chosen
     key = _SORTS[query.sort]
@@ -110,21 +127,32 @@ def chosen_of(nights: Sequence[tuple[str, NightRow]], query: Query) -> list[tupl
     return sorted(known, key=lambda one: key(*one), reverse=query.descending) + unknown
 
 
-def _is_asked_for(model: str, row: NightRow, query: Query) -> bool:
+def _is_asked_for(model: str, row: NightRow, query: Query, taken_back: Collection[tuple[str, int]]) -> bool:
     if query.model not in ("", model) or query.outcome not in ("", row.outcome):
         return False
     if not month_of(row).startswith(query.month):
         return False
-    text = searched(model, row)
+    text = searched(model, row, taken_back) if query.text else ""
     return all(word in text for word in query.text.lower().split())
 
 
-def searched(model: str, row: NightRow) -> str:
+def searched(model: str, row: NightRow, taken_back: Collection[tuple[str, int]]) -> str:
     """Returns what words are looked for in, in lower case: the page has it too, for the script's search.
 
-    Lower case is that of `toLowerCase` in a browser, which `casefold` is not.
+    It has the words that a row shows, and of a long reason the beginning. Lower case is that of `toLowerCase`
+    in a browser, which `casefold` is not.
     """
-    told = [day_of(row), row.night, model, row.verdict, row.failed, row.by, row.rental, row.reason]
+    told = [day_of(row), row.night, formats.short_id(row.night), model, row.verdict, row.rental]
+    told += [time_of(row.closed_at)] if row.is_rollback else []
+    told += [f"at {row.failed}"] if row.failed else []
+    told += [f"by {row.by}"] if row.by else []
+    told += ["rolled back since"] if is_taken_back(model, row, taken_back) else []
+    told += [row.reason[:MOST_OF_REASON]]
     told += [row.bound, BOUNDS[row.bound]] if row.bound else []
     told += [f"{one.machine} {one.place} {one.strategy}" for one in row.rented]
     return " ".join(filter(None, told)).lower()
+
+
+def is_taken_back(model: str, row: NightRow, taken_back: Collection[tuple[str, int]]) -> bool:
+    """Returns whether the version that a night promoted was taken back, and does not serve again."""
+    return bool(row.release and not row.is_rollback and (model, row.release[0]) in taken_back)
