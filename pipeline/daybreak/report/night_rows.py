@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
+from math import isclose
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -88,7 +89,7 @@ class NightRow:
         RentedMachines, ...
     ] = ()  # by training and refit, together for `usd`; without a job, as planned
     # An hour of one of its spot machines on demand; None: not on spot, the plan has no such price, or it was
-    # interrupted, so that some of what it cost was for work that was lost or for other machines.
+    # interrupted or a job failed, so that some of what it cost was for work that was lost or other machines.
     on_demand_usd: float | None = None
     is_declined: bool = False  # a person said no
     is_on_hold: bool = False  # a person's hold on its recipe kept its version from serving
@@ -275,9 +276,21 @@ def _on_demand_usd(entry: Entry) -> float | None:
         return None
     ran = [[one.rental for one in job.attempts if one.ran_at] for job in jobs]
     moved = any(rentals not in ([], [plan.rental]) for rentals in ran)
-    if moved or any(job.num_restarts or job.fallbacks for job in jobs):
+    if moved or any(job.num_restarts or job.fallbacks for job in jobs) or _has_unfinished_job(entry, jobs):
         return None
     return next((way.usd_per_hour for way in plan.fallbacks if way.rental == plan.rental.on_demand), None)
+
+
+def _has_unfinished_job(entry: Entry, jobs: Sequence[Training]) -> bool:
+    """Returns whether some dollars of the night are of a job that left no record, and so no hours.
+
+    The record of a job has the dollars of all jobs until its end, those that failed before it among them.
+    """
+    stages = entry.spans.stages if entry.spans else ()
+    if any(one.stage in ("train", "refit") and one.end == "failed" for one in stages):
+        return True
+    last_usd = max(job.cost_usd for job in jobs)
+    return entry.usd is not None and entry.usd > last_usd and not isclose(entry.usd, last_usd)
 
 
 class NightRows:

@@ -11,11 +11,12 @@ import pytest
 import requests
 
 from daybreak.contract.record_parts import LOCAL, Chain, Placement, Rental
-from daybreak.contract.record_types import Approval, Refit
+from daybreak.contract.record_types import Approval, Bill, Refit, Spans
 from daybreak.extensions.pages import export, months
 from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.selection import Query, searched
 from daybreak.report.night_rows import NightRow, RentedMachines, row_of
+from daybreak.storage.ledger import Entry
 from tests.extensions.pages import fleet
 from tests.extensions.pages.served import served
 from tests.report.histories import nights
@@ -106,7 +107,8 @@ def test_what_serves_is_compared_with_never_retrained_while_the_anchor_is_the_fi
     assert months.months([model(*restored)], Query(month="2026-11")).months[0].over_first is None
 
 
-def test_spot_saves_what_the_same_hours_cost_on_demand_by_the_plan_less_what_they_cost() -> None:
+def on_spot() -> Entry:
+    """A night whose training had 3 hours of spot machines for $2.50, at $2 an hour on demand."""
     entry = whole(12, NOVEMBER)
     assert entry.plan
     assert entry.training
@@ -119,15 +121,39 @@ def test_spot_saves_what_the_same_hours_cost_on_demand_by_the_plan_less_what_the
         usd_per_hour=2.0,
     )
     trained = replace(entry.training, elapsed_s=5400, cost_usd=2.5, num_restarts=0, fallbacks=())
-    ran = replace(entry, training=trained)
-    priced = replace(ran, plan=replace(entry.plan, rental=spot, fallbacks=(bought,)))
+    return replace(entry, training=trained, plan=replace(entry.plan, rental=spot, fallbacks=(bought,)))
+
+
+def test_spot_saves_what_the_same_hours_cost_on_demand_by_the_plan_less_what_they_cost() -> None:
+    priced = on_spot()
     (one,) = months.months([model(row_of(priced))], Query()).months
     assert (one.spot_hours, one.spot_saved_usd) == (3.0, 3.5)
     assert one.spot_saved_hours == 1.75  # at $2 an hour
     lost = months.months([model(row_of(preempted()))], Query()).months[0]
     assert (lost.spot_hours, lost.spot_saved_usd, lost.spot_saved_hours) == (2.0, None, None)
-    unpriced = replace(ran, plan=replace(entry.plan, rental=spot, fallbacks=()))
+    assert priced.plan
+    unpriced = replace(priced, plan=replace(priced.plan, fallbacks=()))
     assert months.months([model(row_of(unpriced))], Query()).months[0].spot_saved_usd is None
+
+
+def test_a_night_of_which_a_job_failed_says_nothing_of_what_spot_saved() -> None:
+    night = on_spot()
+    assert night.training
+    hour = replace(night.training, elapsed_s=1800, cost_usd=3.5)  # of both jobs
+    refitted = replace(night, refit=Refit(judged=12, training=hour), bill=Bill(usd=3.5 + 1e-15))
+    assert months.months([model(row_of(refitted))], Query()).months[0].spot_saved_usd == pytest.approx(4.5)
+    crashed = replace(night, refit=Refit(judged=12, why_not="it crashed"), bill=Bill(usd=9.0))
+    again = replace(night, spans=failed_first(night, "train"))
+    for one in (crashed, again):
+        (month,) = months.months([model(row_of(one))], Query()).months
+        assert (month.spot_hours, month.spot_saved_usd, month.spot_saved_hours) == (3.0, None, None)
+
+
+def failed_first(night: Entry, stage: str) -> Spans:
+    """The times of the stages of a night of which one failed, and was called again."""
+    assert night.spans
+    of_stage = next(one for one in night.spans.stages if one.stage == stage)
+    return Spans(stages=(replace(of_stage, end="failed", why="it crashed"), *night.spans.stages))
 
 
 def test_costs_are_summed_by_machine_and_place_and_make_up_the_whole() -> None:

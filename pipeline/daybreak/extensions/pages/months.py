@@ -8,7 +8,7 @@ on the same held-out samples, for nights whose records have both. The version it
 chain's anchor; as long as that is the first version of the ledger, it was never retrained, and the difference
 is what all retraining since has gained. A version that was taken back does not count as serving. Dollars
 saved by spot are those of the same machine hours at the on-demand price of the plan, less what they cost, of
-nights that lost no machine and moved to no other.
+nights that lost no machine, moved to no other, and had no job that failed.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ class Month:
     over_anchor: float | None  # mean effect of what served; None: not on record
     over_first: float | None  # against the first version, never retrained; None: not on record
     spot_hours: float  # of machines
-    spot_saved_usd: float | None  # None: no night on spot has the on-demand price
+    spot_saved_usd: float | None  # None: of no night on spot it is known
     spot_saved_hours: float | None  # of the same machines on demand, which these dollars would pay for
 
     @property
