@@ -9,7 +9,7 @@ from markupsafe import escape
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import Judged, ListChange, Live, MeasuredEffect
-from daybreak.contract.record_types import ChangedLists
+from daybreak.contract.record_types import ChangedLists, Training
 from daybreak.report import model_nights
 from daybreak.report.model_looks import model_looks
 from daybreak.report.page import page, write_with_copy
@@ -23,24 +23,81 @@ PARAMS = "source: a:B\nworkload: a:B\nbackend: a:B\n"
 
 
 def test_the_old_curve_is_that_of_the_night_that_made_the_champion() -> None:
-    night, history = whole(61), sixty()[1:]
+    night, history = of_recipe(whole(61)), sixty()[1:]
     made = next(one for one in history if one.release and one.release.version == 60)
-    assert model_nights.trained_before(night, history) == (made.training, True)
-    assert model_nights.trained_before(night, history[5:]) == (None, False)
+    before = model_nights.trained_before(night, history)
+    assert before
+    assert before.training == made.training
+    assert before.are_scores_alike
+    assert model_nights.trained_before(night, history[5:]) is None
     shown = model_looks(night, history).learning
     assert shown
-    assert "Dashed: the loss and validation scores of version 60, the champion." in shown.words
+    assert shown.words.endswith("Dashed: the loss and validation scores of version 60, the champion.")
     assert shown.chart.count("stroke-dasharray: 3.3,1.65") == 2
 
 
-def test_old_validation_scores_of_another_metric_are_left_out_and_that_is_said() -> None:
-    night, history = whole(61), sixty()[1:]
-    other = judged_first_by(night, "AUC")
-    assert not model_nights.trained_before(other, history)[1]
+def test_validation_scores_of_one_metric_with_values_of_samples_are_alike_in_any_recipe() -> None:
+    history = [judged_first_by(one, "hit_rate") if one.evaluation else one for one in sixty()[1:]]
+    before = model_nights.trained_before(judged_first_by(whole(61), "hit_rate"), history)
+    assert before
+    assert before.are_scores_alike
+    shown = model_looks(judged_first_by(whole(61), "hit_rate"), history).learning
+    assert shown
+    assert "the two losses may be in different units" in shown.words
+
+
+@pytest.mark.parametrize("first_metrics", [("", ""), ("AUC", "AUC"), ("hit_rate", ""), ("", "hit_rate")])
+def test_old_validation_scores_that_may_be_in_another_unit_are_left_out_and_that_is_said(
+    first_metrics: tuple[str, str],
+) -> None:
+    """Without a first metric, or by one of a set, they are those of `score`, which a recipe may change."""
+    ours, theirs = first_metrics
+    night, history = of_recipe(whole(61), before="0ther"), sixty()[1:]
+    other = judged_first_by(night, ours) if ours else night
+    history = [judged_first_by(one, theirs) if theirs and one.evaluation else one for one in history]
     shown = model_looks(other, history).learning
     assert shown
     assert shown.chart.count("stroke-dasharray: 3.3,1.65") == 1
-    assert "Dashed: the loss of version 60, the champion. Its validation scores are left out" in shown.words
+    assert "Dashed: the loss of version 60, the champion. Its recipe is not known" in shown.words
+    assert "Its validation scores are left out, as they may be in another unit" in shown.words
+
+
+def test_curves_that_are_not_drawn_are_not_told_of() -> None:
+    night, history = of_recipe(whole(61)), sixty()[1:]
+    assert night.training
+
+    def words(ours: Training, **theirs: object) -> str:
+        made = [with_training(one, **theirs) if one.training else one for one in history]
+        shown = model_looks(replace(night, training=ours), made).learning
+        assert shown
+        return shown.words
+
+    old_ones = words(night.training, losses=())  # of before losses were kept
+    assert old_ones.endswith("Dashed: validation scores of version 60, the champion.")
+    one_point = words(night.training, losses=((496, 0.5),), validations=((496, 0.3),))
+    assert one_point == "Mean loss of the samples since the point before, and the validation scores."
+    assert "validation" not in words(replace(night.training, validations=()))
+    assert words(replace(night.training, losses=())).startswith("The validation scores. Dashed: validation")
+    unlike = model_looks(
+        of_recipe(night, before="0ther"),
+        [with_training(one, losses=()) if one.training else one for one in history],
+    ).learning
+    assert unlike
+    assert "Validation scores of version 60, the champion, are left out" in unlike.words
+    assert "Dashed" not in unlike.words
+
+
+def with_training(night: Entry, **changed: object) -> Entry:
+    assert night.training
+    return replace(night, training=replace(night.training, **changed))  # type: ignore[arg-type]
+
+
+def of_recipe(night: Entry, *, before: str = "f00d") -> Entry:
+    """The night of a recipe, against a champion of this or another one."""
+    assert night.verdict
+    assert night.champion
+    champion = replace(night.champion, lineage={"recipe": before})
+    return replace(night, verdict=replace(night.verdict, recipe="f00d"), champion=champion)
 
 
 def test_a_night_of_no_curve_shows_none() -> None:

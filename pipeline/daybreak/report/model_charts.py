@@ -84,7 +84,7 @@ def learning(new: Training, old: Training | None, *, scores_alike: bool) -> str 
     panels: Any = figure.subplots(len(curves), 1, squeeze=False, sharex=True)
     figure.subplots_adjust(left=0.09, right=0.985, top=0.96, bottom=0.3 / len(curves), hspace=0.2)
     for axes, (name, ours, theirs) in zip(panels[:, 0], curves, strict=True):
-        if theirs:
+        if len(theirs) > 1:
             axes.plot(*zip(*theirs, strict=True), color=INK, lw=1.1, ls=(0, (3, 1.5)))
         axes.plot(
             *zip(*ours, strict=True), color=ACCENT, lw=1.6, marker="o" if len(ours) < 12 else "", ms=3.5

@@ -7,8 +7,9 @@ from markupsafe import Markup
 
 from daybreak.contract import formats
 from daybreak.contract.record_parts import Confusion
+from daybreak.contract.record_types import Training
 from daybreak.report import model_charts, model_nights
-from daybreak.report.model_nights import NightEffect, Point
+from daybreak.report.model_nights import NightEffect, Point, TrainedBefore
 from daybreak.report.tabled_chart import TabledChart
 from daybreak.storage.ledger import Entry
 
@@ -42,26 +43,43 @@ def model_looks(entry: Entry, history: Sequence[Entry]) -> ModelLooks:
 
 
 def _learning(entry: Entry, history: Sequence[Entry]) -> TabledChart | None:
-    new, (old, alike) = entry.training, model_nights.trained_before(entry, history)
+    new, before = entry.training, model_nights.trained_before(entry, history)
+    old = before.training if before else None
+    alike = before is not None and before.are_scores_alike
     drawn = model_charts.learning(new, old, scores_alike=alike) if new else None
     if new is None or drawn is None:
         return None
-    before = ""
-    if old and entry.champion:
-        validated = bool(old.validations and len(new.validations) > 1)
-        both = " and validation scores" if validated and alike else ""
-        before = f"Dashed: the loss{both} of version {entry.champion.version}, the champion."
-        if validated and not alike:
-            before += " Its validation scores are left out, as they may be of another first metric."
+    curves = ["mean loss of the samples since the point before"] * (len(new.losses) > 1)
+    curves += ["the validation scores"] * (len(new.validations) > 1)
+    words = ", and ".join(curves)
+    sentences = [f"{words[:1].upper()}{words[1:]}."]
+    if before and entry.champion:
+        sentences += _of_champion(new, before, version=entry.champion.version)
     rows = [(formats.count(seen), formats.score(score), "validation") for seen, score in new.validations]
     rows += [(formats.count(seen), formats.quantity(loss), "loss") for seen, loss in _few(new.losses)]
     return TabledChart(
         title="How it learned",
-        words=f"Mean loss of the samples since the point before, and the validation scores. {before}".strip(),
+        words=" ".join(sentences),
         chart=Markup(drawn),
         head=("Samples", "value", "of"),
         rows=tuple(rows),
     )
+
+
+def _of_champion(new: Training, before: TrainedBefore, *, version: int) -> Iterator[str]:
+    """Yields sentences on the champion's curves: which are drawn, and which may be in another unit."""
+    old = before.training
+    has_losses = min(len(old.losses), len(new.losses)) > 1
+    has_scores = min(len(old.validations), len(new.validations)) > 1
+    drawn = ["the loss"] * has_losses
+    drawn += ["validation scores"] * (has_scores and before.are_scores_alike)
+    if drawn:
+        yield f"Dashed: {' and '.join(drawn)} of version {version}, the champion."
+    if has_losses and not before.is_same_recipe:
+        yield "Its recipe is not known to be tonight's, so that the two losses may be in different units."
+    if has_scores and not before.are_scores_alike:
+        whose = "Its validation scores" if drawn else f"Validation scores of version {version}, the champion,"
+        yield f"{whose} are left out, as they may be in another unit than tonight's."
 
 
 def _few(points: Sequence[tuple[int, float]], most: int = 12) -> list[tuple[int, float]]:

@@ -126,13 +126,24 @@ def _until(entry: Entry, history: Sequence[Entry]) -> list[Entry]:
     return [entry, *sorted(before, key=lambda one: (one.night.day, one.night.started_at), reverse=True)]
 
 
-def trained_before(entry: Entry, history: Sequence[Entry]) -> tuple[Training | None, bool]:
+@dataclass(frozen=True, kw_only=True)
+class TrainedBefore:
+    """The training of the champion that tonight's model is held against."""
+
+    training: Training
+    is_same_recipe: bool  # as tonight's, as far as is known
+    are_scores_alike: bool  # are the scores of both on validation known to have one unit?
+
+
+def trained_before(entry: Entry, history: Sequence[Entry]) -> TrainedBefore | None:
     """Returns the training of the champion that tonight's model is held against; None where unknown.
 
-    The second is whether both were validated by the same first metric, so that their scores have one unit.
+    Samples are validated by the first metric, or by `score` where that is a metric of a set or there is none
+    (daybreak/training/validation_score.py). `score` may be anything, such as minus the loss, so that it has
+    one unit in one recipe alone.
     """
     if entry.champion is None:
-        return None, False
+        return None
     made = next(
         (
             one
@@ -141,4 +152,22 @@ def trained_before(entry: Entry, history: Sequence[Entry]) -> tuple[Training | N
         ),
         None,
     )
-    return (made.training, _first_metric(made) == _first_metric(entry)) if made else (None, False)
+    if made is None or made.training is None:
+        return None
+    recipe = entry.verdict.recipe if entry.verdict else ""
+    is_same = bool(recipe and recipe == entry.champion.lineage.get("recipe"))
+    return TrainedBefore(
+        training=made.training,
+        is_same_recipe=is_same,
+        are_scores_alike=is_same or _by_the_same_metric(made, entry),
+    )
+
+
+def _by_the_same_metric(first: Entry, second: Entry) -> bool:
+    """Returns whether both nights validated by one metric that has values of single samples."""
+    evaluations = [one.evaluation for one in (first, second) if one.evaluation and one.evaluation.judged]
+    if len(evaluations) < 2:
+        return False
+    ours, theirs = (one.judged[0] for one in evaluations)
+    has_values = all(ours.name in one.by_slice for one in evaluations)
+    return has_values and (ours.name, ours.higher_is_better) == (theirs.name, theirs.higher_is_better)
