@@ -17,6 +17,7 @@ from daybreak.contract.record_parts import ColumnDistribution, FigureSeries
 from daybreak.report.charts import NARROW, canvas
 from daybreak.report.svg import ACCENT, FILL, INK, MUTED, RULE, inline, styled
 
+MOST_DIGITS = 10  # of a mean label; longer ones leave no room for bars
 ROOM = 1.5  # times the range of the values that limits may take; wider ones end at the edge
 
 
@@ -61,6 +62,7 @@ def _histogram(column: ColumnDistribution) -> Any:
         axes.step([-0.5, *places, num - 0.5], [0, *column.before, 0], where="mid", color=INK, lw=1.1)
     axes.set_ylim(bottom=0)
     _marked(axes, formats.percent, most=3)
+    _make_room(*figure.axes)
     marks = sorted({round(place * (num - 2) / 3) for place in range(4)})
     lowest = figure.axes[-1]
     lowest.set_xticks([mark + 0.5 for mark in marks], [formats.quantity(column.edges[one]) for one in marks])
@@ -74,23 +76,26 @@ def _shares(column: ColumnDistribution) -> Any:
     tonight, before = (side or (0.0,) * num for side in (column.tonight, column.before))
     labels = [side or (None,) * num for side in (column.label_tonight, column.label_before)]
     has_labels = any(value is not None for side in labels for value in side)
-    height, right = 0.1 + 0.24 * (num + has_labels), 0.62 if has_labels else 0.86
+    means = [[_short(value) for value in side] for side in labels]
+    shares = [formats.percent(share) for share in tonight]
+    # Of the figure's width: a column for the shares, and one for each mean.
+    room, step = _room(shares), _room([*means[0], *means[1]])
+    height, right = 0.1 + 0.24 * (num + has_labels), (0.965 - 2 * step if has_labels else 0.975) - room
     figure, axes = canvas(height=height, left=0.36, right=right, width=NARROW)
     most = max(*tonight, *before, 1e-9)
     at_right: dict[str, Any] = {
         "transform": blended_transform_factory(figure.transFigure, axes.transData),
         "size": 9,
     }
-    columns = ((0.87, labels[0], ACCENT, "label"), (0.985, labels[1], MUTED, "before"))
+    columns = ((0.985 - step, means[0], ACCENT, "label"), (0.985, means[1], MUTED, "before"))
     for y, at in enumerate(reversed(range(num))):
         axes.barh(y, most, height=0.5, color=FILL)
         axes.barh(y, tonight[at], height=0.5, color=ACCENT, alpha=0.55)
         if column.before:
             axes.plot([before[at]] * 2, [y - 0.38, y + 0.38], color=INK, lw=1.6)
-        axes.text(right + 0.02, y, formats.percent(tonight[at]), va="center", **at_right)
+        axes.text(right + 0.02, y, shares[at], va="center", **at_right)
         for x, values, color, _ in columns if has_labels else ():
-            shown = formats.quantity(values[at])
-            axes.text(x, y, shown, va="center", ha="right", color=color, **at_right)
+            axes.text(x, y, values[at], va="center", ha="right", color=color, **at_right)
         value = column.values[at]
         axes.text(0.0, y, value if len(value) <= 20 else f"{value[:19]}…", va="center", **at_right)
     for x, _, color, head in columns if has_labels else ():
@@ -99,6 +104,17 @@ def _shares(column: ColumnDistribution) -> Any:
     axes.set_ylim(-0.6, num - 0.4 + has_labels)
     axes.axis("off")
     return figure
+
+
+def _room(texts: Sequence[str]) -> float:
+    """Returns the share of the chart's width that a column of texts needs, its head "before" included."""
+    return max(0.115, 0.018 * max(map(len, texts)))  # a digit takes 0.017
+
+
+def _short(value: float | None) -> str:
+    """Returns a mean as `quantity` does, and one of too many digits with three and its exponent."""
+    plain = formats.quantity(value)
+    return plain if value is None or len(plain) <= MOST_DIGITS else f"{value:.3g}".replace("-", "−")
 
 
 def _marked(axes: Axes, show: Callable[[float], str], *, most: int) -> None:
@@ -110,6 +126,17 @@ def _marked(axes: Axes, show: Callable[[float], str], *, most: int) -> None:
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", color=RULE, lw=0.5)
     axes.set_axisbelow(True)
+
+
+def _make_room(*panels: Axes) -> None:
+    """Moves the left edge of charts to the right where the marks of a vertical axis are long."""
+    marks = [
+        mark for each in panels for mark in each.yaxis.get_major_formatter().format_ticks(each.get_yticks())
+    ]
+    left = max(0.13, 0.02 + 0.015 * max(map(len, marks)))  # of the width, of which a digit takes that
+    for each in panels:
+        box = each.get_position()
+        each.set_position((left, box.y0, box.x1 - left, box.height))
 
 
 @styled
@@ -136,6 +163,7 @@ def series(figure_of_days: FigureSeries, *, name: str) -> str:
     axes.plot(days[-1:], values[-1:], "o", ms=4.5, color=ACCENT)
     show = formats.percent if figure_of_days.is_share else formats.quantity
     _marked(axes, show, most=3)
+    _make_room(axes)
     dates: Any = matplotlib.dates  # has no types
     locator = dates.AutoDateLocator(minticks=3, maxticks=5)
     axes.xaxis.set_major_locator(locator)
