@@ -83,6 +83,58 @@ class TrianglesFirst(Module):
         }
 
 
+class TwoCycles(Module):
+    """A cycle with a peak of its own after another."""
+
+    def scheduler(self, optimizer):
+        cycles = [
+            lr_scheduler.CyclicLR(
+                optimizer, base_lr=peak / 10, max_lr=peak, step_size_up=2, cycle_momentum=False
+            )
+            for peak in (RATE, RATE / 10)
+        ]
+        return {"scheduler": lr_scheduler.SequentialLR(optimizer, cycles, milestones=[5]), "interval": "step"}
+
+
+class CycleFirst(Module):
+    """A cycle that keeps its peak in the group, and one that keeps it in itself."""
+
+    peaks = (RATE, RATE / 10)
+
+    def scheduler(self, optimizer):
+        once = lr_scheduler.OneCycleLR(
+            optimizer, max_lr=self.peaks[0], total_steps=12, pct_start=0.2, cycle_momentum=False
+        )
+        again = lr_scheduler.CyclicLR(
+            optimizer,
+            base_lr=self.peaks[1] / 10,
+            max_lr=self.peaks[1],
+            step_size_up=2,
+            cycle_momentum=False,
+        )
+        made = lr_scheduler.SequentialLR(optimizer, [once, again], milestones=[6])
+        return {"scheduler": made, "interval": "step"}
+
+
+class LowCycleFirst(CycleFirst):
+    peaks = (RATE / 10, RATE)
+
+
+class ConstantFirst(Module):
+    """A constant rate, and cycles below it."""
+
+    def scheduler(self, optimizer):
+        constant = lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        cycle = lr_scheduler.CyclicLR(
+            optimizer, base_lr=RATE / 100, max_lr=RATE / 10, step_size_up=2, cycle_momentum=False
+        )
+        made = lr_scheduler.SequentialLR(optimizer, [constant, cycle], milestones=[4])
+        return {"scheduler": made, "interval": "step"}
+
+
+CYCLES = [Cycle, Triangles, TrianglesFirst, TwoCycles, CycleFirst, LowCycleFirst, ConstantFirst]
+
+
 class Late(LightningWorkload):
     """Is a delivery late?"""
 
@@ -134,13 +186,22 @@ def by_lightning(kind: type[Module], **arguments: Any) -> dict[str, Tensor]:
     return module.state_dict()
 
 
-@pytest.mark.parametrize("kind", [Module, ByEpoch, Cycle, Triangles, TrianglesFirst])
+@pytest.mark.parametrize("kind", [Module, ByEpoch, *CYCLES])
 @pytest.mark.parametrize(
     "clipping", [{"gradient_clip_val": 0.1}, {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}]
 )
 def test_weights_are_those_of_lightnings_trainer(tmp_path: Path, kind: Any, clipping: Any) -> None:
     ours = trained(late(kind, trainer=clipping), tmp_path)
     torch.testing.assert_close(ours, dict(by_lightning(kind, **clipping)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", CYCLES)
+def test_no_rate_of_a_cycle_is_above_that_of_the_run(kind: type[Module]) -> None:
+    workload = late(kind)()
+    model = workload.model()
+    factors = [workload.schedule(number / 12, model, 12, 3.0) for number in range(12)]
+    assert 0.9 < max(factors) < 1 + 1e-9  # one cycle has its peak between two updates
+    assert [group["lr"] for group in workload.optimizer(model).param_groups] == pytest.approx([RATE])
 
 
 def test_a_run_that_is_killed_ends_with_the_same_weights(tmp_path: Path) -> None:

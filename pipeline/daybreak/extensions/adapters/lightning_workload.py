@@ -152,10 +152,10 @@ class LightningWorkload(MeanLossWorkload):
         self._expect_usual(model)
         model.trainer = RunView()  # type: ignore[assignment]
         optimizer, schedulers = self._configured(model)
-        for group in optimizer.param_groups:
-            if schedulers:
-                first = group.pop("initial_lr")
-                group["lr"] = group.get("max_lr", first)  # of a cycle, which begins below
+        if schedulers:
+            for group, peak in zip(optimizer.param_groups, _peaks(optimizer, schedulers), strict=True):
+                group["lr"] = peak
+                del group["initial_lr"]
         vars(optimizer).pop("step", None)  # which counts its calls for a scheduler
         return optimizer
 
@@ -199,7 +199,6 @@ class LightningWorkload(MeanLossWorkload):
         ]
         for each in configured:
             self._expect_by_progress(made, each["scheduler"])
-            _note_peaks(made, each["scheduler"])
         return made, configured
 
     def _expect_by_progress(self, optimizer: Optimizer, scheduler: Any) -> None:
@@ -241,8 +240,7 @@ class LightningWorkload(MeanLossWorkload):
         optimizer, schedulers = self._configured(model)
         if not schedulers:
             return [1.0]
-        groups = optimizer.param_groups
-        peaks = [group.get("max_lr", group["initial_lr"]) for group in groups]
+        groups, peaks = optimizer.param_groups, _peaks(optimizer, schedulers)
         factors = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of schedulers, as no optimizer steps
@@ -298,12 +296,18 @@ class LightningWorkload(MeanLossWorkload):
                 yield f"trainer has {argument}: {what}, which nothing reads; {instead}"
 
 
-def _note_peaks(optimizer: Optimizer, scheduler: Any) -> None:
-    """Writes the highest rates of a CyclicLR into the groups, as OneCycleLR does by itself."""
-    for part in getattr(scheduler, "_schedulers", ()):  # of a SequentialLR or a ChainedScheduler
-        _note_peaks(optimizer, part)
-    for group, peak in zip(optimizer.param_groups, getattr(scheduler, "max_lrs", ()), strict=False):
-        group["max_lr"] = peak
+def _peaks(optimizer: Optimizer, schedulers: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Returns the rate of each group: its first one, or the highest peak of its cycles, if that is higher.
+
+    A OneCycleLR keeps its peak in the group, which it reads at each step, and a CyclicLR in itself.
+    """
+    peaks = [max(group["initial_lr"], group.get("max_lr", 0.0)) for group in optimizer.param_groups]
+    parts = [each["scheduler"] for each in schedulers]
+    while parts:
+        part = parts.pop()
+        parts += getattr(part, "_schedulers", ())  # of a SequentialLR or a ChainedScheduler
+        peaks = list(map(max, peaks, getattr(part, "max_lrs", peaks)))
+    return peaks
 
 
 def _is_metric(module: nn.Module) -> bool:
