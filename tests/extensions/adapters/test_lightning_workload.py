@@ -363,6 +363,40 @@ def test_metrics_of_torchmetrics_keep_no_samples_of_earlier_passes(tmp_path: Pat
     )
 
 
+def test_wrappers_of_torchmetrics_are_reset_before_anything_updates_them() -> None:
+    class Wrapped(Module):
+        """Measures by wrappers, some of which only hooks of a validation use."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            accuracy, wrappers = torchmetrics.classification.BinaryAccuracy, torchmetrics.wrappers
+            self.unused = nn.ModuleList(
+                [
+                    wrappers.MetricTracker(accuracy()),
+                    wrappers.MetricTracker(torchmetrics.MetricCollection([accuracy()])),
+                    wrappers.BootStrapper(accuracy(), num_bootstraps=2),
+                    wrappers.ClasswiseWrapper(
+                        torchmetrics.Accuracy("multiclass", num_classes=2, average=None)
+                    ),
+                    wrappers.LambdaInputTransformer(accuracy(), transform_pred=torch.sigmoid),
+                    wrappers.MinMaxMetric(accuracy()),
+                    wrappers.MultioutputWrapper(accuracy(), num_outputs=2),
+                    wrappers.MultitaskWrapper({"late": accuracy()}),
+                    wrappers.Running(torchmetrics.SumMetric(), window=2),
+                    accuracy() + 1,
+                ]
+            )
+            self.tracker = wrappers.MetricTracker(torchmetrics.AUROC("binary"))
+            self.tracker.increment()
+
+        def training_step(self, batch, batch_idx):
+            self.tracker.update(self.layers(batch[0])[:, 0].sigmoid(), batch[1])
+            return super().training_step(batch, batch_idx)
+
+    tracker: Any = tried(late(Wrapped)).model.tracker
+    assert [each.preds for each in tracker] == [[], []]
+
+
 class Annealed(Module):
     """The loss grows with the share of the run, as of a KL divergence."""
 

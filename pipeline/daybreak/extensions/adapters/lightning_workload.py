@@ -311,8 +311,9 @@ def _peaks(optimizer: Optimizer, schedulers: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _is_metric(module: nn.Module) -> bool:
-    packages = (kind.__module__.partition(".")[0] for kind in type(module).__mro__)
-    return "torchmetrics" in packages and hasattr(module, "reset")
+    """Returns whether a module is a metric or a collection; a MetricTracker is a list, empty at first."""
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(module).__mro__}
+    return not kinds.isdisjoint({("torchmetrics", "Metric"), ("torchmetrics", "MetricCollection")})
 
 
 def _step(scheduler: Any, num_updates: int) -> None:
