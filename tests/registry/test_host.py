@@ -27,7 +27,7 @@ def tries():
                 ways(number)
             except OSError:
                 pass
-    print("all is well", flush=True)
+    print("all is well")  # without a flush
     return {}
 
 VERBS = {"tries": tries}

@@ -333,6 +333,8 @@ def main(words: list[str]) -> None:
     if not words:
         sys.stdout.write(lacking)
         return
+    # What is printed would otherwise wait for a full block, and go nowhere when a signal ends this process.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.argv = words
     if words[0].endswith(".py"):
         runpy.run_path(words[0], run_name="__main__")
