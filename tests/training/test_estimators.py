@@ -11,11 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 from lightgbm import LGBMClassifier, LGBMRanker, LGBMRegressor
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import (
+    BaggingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
 from sklearn.feature_selection import SelectKBest, VarianceThreshold
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
@@ -34,6 +44,7 @@ from daybreak.training.estimators import LIBRARIES, library_of
 from daybreak.training.fit import FitData, as_sentence
 from daybreak.training.gradients import Signals
 from daybreak.training.recipe import Recipe, Validation
+from daybreak.training.scikit_fit import _name_of_weight
 from daybreak.training.trainer import RunOutcome, Trainer
 from daybreak.training.validation import Validator
 from daybreak.workloads.columns import MISSING
@@ -145,11 +156,93 @@ def test_weights_of_a_class_weigh_the_fit_as_those_of_the_library_do(
             partial(CalibratedClassifierCV, make_pipeline(SimpleImputer(), LogisticRegression())),
             "Pipeline takes none; leave them out",
         ),
+        (
+            partial(GridSearchCV, make_pipeline(SimpleImputer(), KNeighborsClassifier()), {}),
+            "KNeighborsClassifier takes none",
+        ),
+        (
+            partial(
+                make_pipeline,
+                SimpleImputer(),
+                VotingClassifier([("near", KNeighborsClassifier())], voting="soft"),
+            ),
+            "cannot be fitted: TypeError: Underlying estimator KNeighborsClassifier does not support sample",
+        ),
+        (
+            partial(make_pipeline, SimpleImputer(), OneVsRestClassifier(LogisticRegression())),
+            "cannot be fitted: ValueError: Passing extra keyword arguments to OneVsRestClassifier.fit",
+        ),
     ],
 )
 def test_weights_that_an_estimator_would_ignore_are_refused(make: Any, sentence: str, tmp_path: Path) -> None:
+    class OfOneClass(Weighted):
+        def weights(self, column: Callable[[str], Any]) -> Any:
+            return column("label")
+
     with pytest.raises(ParamsError, match=sentence):
-        trained(Weighted(make), tmp_path, of_trees(1))
+        trained(OfOneClass(make), tmp_path, of_trees(1))
+
+
+@pytest.mark.parametrize("step", ["passthrough", None])
+def test_the_last_step_of_a_pipeline_that_is_no_estimator_is_not_named_as_one(step: Any) -> None:
+    assert _name_of_weight(make_pipeline(SimpleImputer(), step)).endswith("__sample_weight")
+
+
+TWO = [("some", LogisticRegression(C=0.1)), ("more", LogisticRegression())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (partial(make_pipeline, SimpleImputer(), VotingClassifier(TWO, voting="soft")), "votingclassifier__"),
+        (
+            partial(make_pipeline, SimpleImputer(), StackingClassifier(TWO, LogisticRegression(), cv=2)),
+            "stackingclassifier__",
+        ),
+        (
+            partial(
+                make_pipeline, SimpleImputer(), BaggingClassifier(KNeighborsClassifier(), random_state=0)
+            ),
+            "baggingclassifier__",
+        ),
+        (
+            partial(
+                GridSearchCV,
+                make_pipeline(SimpleImputer(), LogisticRegression()),
+                {"logisticregression__C": [0.01, 1.0]},
+                cv=2,
+            ),
+            "logisticregression__",
+        ),
+        (
+            partial(TransformedTargetRegressor, make_pipeline(SimpleImputer(), LinearRegression())),
+            "linearregression__",
+        ),
+    ],
+    ids=lambda given: given.rstrip("_") if isinstance(given, str) else "",
+)
+def test_weights_reach_the_estimators_inside_one_whose_fit_passes_them_on(
+    make: Callable[[], Any], name: str, tmp_path: Path
+) -> None:
+    workload = Weighted(make)
+    batch = workload.dataset(tmp_path, "train").__getitems__(range(NUM_SAMPLES))
+    engine, _ = trained(workload, tmp_path, of_trees(1))
+    model = workload.model({})
+    model.load_state_dict(engine.weights())
+    data = workload.fit_data(batch)
+    theirs = clone(make()).fit(data.inputs, data.label, **{f"{name}sample_weight": data.weight})
+    unweighted = clone(make()).fit(data.inputs, data.label)
+    ours = workload.predict(model, batch)["prediction"].numpy()
+    assert np.allclose(ours, predicted(theirs, data), rtol=1e-6)
+    assert not np.allclose(ours, predicted(unweighted, data), rtol=1e-2)
+
+
+def predicted(estimator: Any, data: FitData) -> Any:
+    """Returns chances of the second class, or numbers of a regressor."""
+    if hasattr(estimator, "predict_proba"):
+        return estimator.predict_proba(data.inputs)[:, 1]
+    return estimator.predict(data.inputs)
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:

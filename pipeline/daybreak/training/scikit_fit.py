@@ -90,21 +90,36 @@ def _expect_predicts(estimator: Any, method: str) -> None:
 def _name_of_weight(estimator: Any) -> str:
     """Returns the argument by which a fit takes weights, of the last step of a pipeline.
 
-    Raises ParamsError where it, or an estimator inside it, takes none.
+    A fit that takes any argument, such as of GridSearchCV, passes it on to the estimator inside, or says why
+    not. Raises ParamsError where weights would be ignored.
     """
+    from sklearn.calibration import CalibratedClassifierCV
     from sklearn.utils.validation import has_fit_parameter
 
-    prefix, last = "", estimator
-    while steps := getattr(last, "steps", ()):
-        name, last = steps[-1]
-        prefix += f"{name}__"
-    for each in (last, getattr(last, "estimator", None)):
-        if each is not None and not has_fit_parameter(each, "sample_weight"):
+    name = "sample_weight"
+    if steps := getattr(estimator, "steps", ()):
+        step, last = steps[-1]
+        return f"{step}__{_name_of_weight(last)}"
+    inside = [getattr(estimator, each, None) for each in ("estimator", "regressor")]
+    inner = next((each for each in inside if each is not None), None)
+    if not has_fit_parameter(estimator, name) and _takes_any(estimator):
+        return name if inner is None else _name_of_weight(inner)
+    goes_on_without = isinstance(estimator, CalibratedClassifierCV) and inner is not None
+    for each in [estimator, inner] if goes_on_without else [estimator]:
+        if not has_fit_parameter(each, name):
             raise ParamsError(
                 f"the class has weights, and {type(each).__name__} takes none; leave them out, or return "
                 f"an estimator whose fit has sample_weight"
             )
-    return f"{prefix}sample_weight"
+    return name
+
+
+def _takes_any(estimator: Any) -> bool:
+    """Returns whether a fit takes arguments of any name; there is none of "passthrough" in a pipeline."""
+    if not hasattr(estimator, "fit"):
+        return True
+    taken = inspect.signature(estimator.fit).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in taken)
 
 
 def _is_default(estimator: Any, name: str) -> bool:
