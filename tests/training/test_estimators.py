@@ -172,6 +172,14 @@ def test_weights_of_a_class_weigh_the_fit_as_those_of_the_library_do(
             partial(make_pipeline, SimpleImputer(), OneVsRestClassifier(LogisticRegression())),
             "cannot be fitted: ValueError: Passing extra keyword arguments to OneVsRestClassifier.fit",
         ),
+        (
+            partial(LGBMClassifier, class_weight={0: 1.0, 1: 0.0}, **SMALL),
+            "the weights of 600 samples, by class_weight of LGBMClassifier and by weights",
+        ),
+        (
+            partial(LGBMClassifier, class_weight={1: -1.0}, **SMALL),
+            "or some are below 0 or none; give each class a class_weight above 0",
+        ),
     ],
 )
 def test_weights_that_an_estimator_would_ignore_are_refused(make: Any, sentence: str, tmp_path: Path) -> None:

@@ -139,7 +139,14 @@ def _weight(estimator: Any, data: FitData, num_classes: int) -> NDArray[np.float
             f"the class weights(self, column)"
         )
     of_class: NDArray[np.float64] = compute_sample_weight(given, data.label)
-    return of_class if data.weight is None else of_class * data.weight
+    made = of_class if data.weight is None else of_class * data.weight
+    if not np.isfinite(made).all() or (made < 0).any() or not made.any():
+        raise ParamsError(
+            f"the weights of {len(made):,} samples, by class_weight of {type(estimator).__name__} and by "
+            f"weights(self, column), are all 0, or some are below 0 or none; give each class a class_weight "
+            f"above 0"
+        )
+    return made
 
 
 def _draws_of_lightgbm(params: Mapping[str, Any]) -> bool:
