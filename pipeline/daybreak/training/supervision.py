@@ -183,6 +183,10 @@ def leave_error(folder: Path, rank: int, error: BaseException, *, update: int | 
 
 
 def set_up_process() -> None:
-    """Sends logs to standard error, and turns off core dumps, which could fill the disk."""
+    """Sends logs to standard error and prints line by line, and turns off core dumps, which fill the disk.
+
+    What is printed to a file would otherwise wait for a full block, and be lost where the process is killed.
+    """
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
