@@ -52,7 +52,7 @@ from daybreak.examples.shop.sold_lines import LINES
 from daybreak.storage import checkout, ledger, snapshots
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
-from tests.jobs import plans
+from tests.jobs import cloud, plans
 from tests.jobs.cloud import Cloud, Live, Luck
 from tests.planning import jobs
 from tests.training import nights
@@ -302,17 +302,18 @@ def _train(home: Home, night: Night, ticks: Clock) -> datetime | None:
         return None
     assert isinstance(plan, Plan)
     luck = Luck(seed=night.day.toordinal())
-    cloud = CloudByClock(ticks, night, plan, luck, home.params_of(home.tonight))
-    cloud.run()
-    if not isinstance(cloud.decision, Training):
+    world = CloudByClock(ticks, night, plan, luck, home.params_of(home.tonight))
+    world.run()
+    if not isinstance(world.decision, Training):
         return None
-    records.write(cloud.decision, home.records)
-    return cloud.decision.ended_at
+    records.write(world.decision, home.records)
+    return world.decision.ended_at
 
 
 def mornings(number: int) -> list[Morning]:
     """Runs the nights of a home whose source says in one way what is whole."""
     logging.disable(logging.WARNING)
+    cloud.KILL_S = 2 * plans.BATCH_SIZE * SAMPLE_S  # a job that is told to end saves after its step
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     with frame.home() as home:
         os.environ["DAYBREAK_HOME"] = str(home)
