@@ -131,7 +131,9 @@ def _marked(axes: Axes, show: Callable[[float], str], *, most: int) -> None:
 def _make_room(*panels: Axes) -> None:
     """Moves the left edge of charts to the right where the marks of a vertical axis are long."""
     marks = [
-        mark for each in panels for mark in each.yaxis.get_major_formatter().format_ticks(each.get_yticks())
+        mark
+        for each in panels
+        for mark in each.yaxis.get_major_formatter().format_ticks(list(each.get_yticks()))
     ]
     left = max(0.13, 0.02 + 0.015 * max(map(len, marks)))  # of the width, of which a digit takes that
     for each in panels:
