@@ -47,7 +47,8 @@ def test_a_digest_says_how_all_models_stand_and_begins_with_those_that_need_a_pe
     assert well.splitlines()[-1].startswith("Score, 2 nights: 0.3")
     assert more == "More: daybreak status --all, and /now of daybreak pages"
     monkeypatch.setenv("NIGHTS_UI", "https://nights.example/")
-    assert digest.text([Facts(model="shop", rows=shop)], at=AT).endswith("\nMore: https://nights.example/now")
+    text = digest.text([Facts(model="shop", rows=shop)], at=AT)
+    assert text.endswith("\nMore: daybreak status --all, and https://nights.example/now")
 
 
 def test_a_digest_keeps_the_command_of_a_long_reason_and_says_by_when() -> None:

@@ -71,7 +71,8 @@ def text(models: Sequence[Facts], *, at: datetime) -> str:
         lines.append(f"\n{card.model}{' needs a person' if card.is_due else ''}")
         lines += [f"{fact.name}: {_brief(fact)}" for fact in chosen]
         lines += _scores(rows)
-    lines.append(f"\nMore: {links.now() or 'daybreak status --all, and /now of daybreak pages'}")
+    # The address may be one of this machine alone, as that of `make up` is.
+    lines.append(f"\nMore: daybreak status --all, and {links.now() or '/now of daybreak pages'}")
     return "\n".join(lines)
 
 
