@@ -155,7 +155,7 @@ def sections(**night: float) -> tuple[NightParams, RegisterParams, ServingParams
 def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) -> None:
     refit = ("night", "model_digest", "recipe", "refit_of", "status", "ledger", "erased", "vertex_model")
     with session(Home.here()) as client:
-        aliases.tag(client, NAME, 1, **dict.fromkeys(refit, "x"))
+        aliases.tag(client, NAME, 1, **dict.fromkeys((*refit, "code_commit", "verdict"), "x"))
     before = cached()
     planned = list(prune(Home.here(), *sections(keep_days=35), dry_run=True))
     assert cached() == before
@@ -174,6 +174,29 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
         with pytest.raises(ReleaseError, match=r"version 2 of .* was deleted on .*choose another version"):
             aliases.expect(client, NAME, Release(version=2, replaced=6, night="x"))
     assert [one.num for one in prune(Home.here(), *sections(keep_days=35))] == [0, 0, 0, 0]
+
+
+@pytest.mark.slow
+def test_tags_that_a_killed_prune_has_left_go_with_the_next_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session(Home.here()) as client:
+        aliases.tag(client, NAME, 1, recipe="x", verdict="x")
+        delete = type(client).delete_model_version_tag
+    calls: list[str] = []
+
+    def killed(self: object, name: str, version: str, key: str) -> None:
+        calls.append(key)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        delete(self, name, version, key)
+
+    monkeypatch.setattr(type(client), "delete_model_version_tag", killed)
+    with pytest.raises(KeyboardInterrupt):
+        list(prune(Home.here(), *sections(keep_days=35)))
+    list(prune(Home.here(), *sections(keep_days=35)))
+    with session(Home.here()) as client:
+        assert aliases.existing(client, NAME, 1).tags.keys() == {"pruned"}
 
 
 def predicted(days_ago: int, to: str) -> None:

@@ -52,6 +52,8 @@ from daybreak.storage.traffic_log import existing_log
 log = logging.getLogger(__name__)
 
 LOCK = "dvc.lock"
+# Tags of files that are gone, or that the version's run has; so it has at most eight also once erased.
+GONE = {"recipe", "code_commit", "verdict"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,10 +302,10 @@ def _models(home: Home, name: str, unneeded: Sequence[Version], *, dry_run: bool
                 continue
             num, num_bytes = num + 1, num_bytes + stored
             if not dry_run:
-                today = f"{clock.utc():%Y-%m-%d}"
+                for tag in sorted(GONE & found.tags.keys()):
+                    client.delete_model_version_tag(name, str(version.number), tag)
+                today = f"{clock.utc():%Y-%m-%d}"  # last: a version with this tag is not looked at again
                 aliases.tag(client, name, version.number, **{aliases.PRUNED: today})
-                # It describes files that are gone; so the version has at most eight tags also once erased.
-                client.delete_model_version_tag(name, str(version.number), "recipe")
     return Freed(what="models in MLflow", num=num, num_bytes=num_bytes, left=tuple(left))
 
 
