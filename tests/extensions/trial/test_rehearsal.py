@@ -530,6 +530,21 @@ def test_what_only_a_validated_run_calls_is_tried(
         in_process()
 
 
+def test_a_score_of_bools_is_tried_as_training_takes_it(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    score = "return (model(batch).sigmoid() > 0.5) == (batch['is_fraud'] > 0.5)"
+    edit(
+        home,
+        "    metrics = (LogLoss(), AUC(), Calibration())\n",
+        f"    metrics = (AUC(), Calibration())\n\n    def score(self, model, batch):\n        {score}\n\n",
+    )
+    params = home / "params.yaml"
+    params.write_text(params.read_text() + "train: {validation: 0.1}\n")
+    in_process()
+    assert "metrics" in [line.split()[0] for line in capfd.readouterr().out.splitlines()]
+
+
 def test_rows_without_a_group_or_a_unit_are_no_fault_of_features(
     home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -300,9 +300,10 @@ class ModelChecks:
             with self._method("score"), torch.inference_mode():
                 scores = validation_score(trial.workload, trial.model, batch)
             check_shape("score", scores, size, self.workload)
-            self._validated = float(scores.mean())
+            with self._method("score"):  # which may return bools, as training adds them up in float64, too
+                self._validated = float(scores.double().mean())
         if not metrics:
-            self._say("score", f"mean {scores.mean():.4g}; no metrics are named")
+            self._say("score", f"mean {self._validated:.4g}; no metrics are named")
             return predicted
         label = batch[self.table.label.column].numpy() if self.table.label else np.zeros(size)
         arrays = {"model": {name: values.numpy() for name, values in predicted.items()}}
