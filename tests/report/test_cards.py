@@ -220,6 +220,30 @@ def test_charts_of_vega_are_drawn_without_a_network_and_one_that_cannot_be_says_
 
 
 @pytest.mark.slow
+def test_a_grid_of_seaborn_and_pyplot_itself_are_shown_and_their_sides_are_limited(made: Made) -> None:
+    shown = made(
+        """
+        from matplotlib import pyplot as plt
+
+        class Grid:  # seaborn's, of which these two are public
+            def __init__(self, side):
+                self.figure = plt.figure(figsize=(side, side))
+
+            def savefig(self, *args, **kwargs):
+                self.figure.savefig(*args, **(kwargs | {"bbox_inches": "tight"}))
+
+        yield "grid", Grid(2)
+        yield "pyplot", plt
+        yield "large grid", Grid(600)
+        yield "large pyplot", plt
+    """
+    )
+    assert [card.failed for card in shown[:2]] == ["", ""]
+    assert shown[0].png and shown[1].png
+    assert all("60,000 x 60,000 pixels" in card.failed for card in shown[2:])
+
+
+@pytest.mark.slow
 def test_a_chart_of_vega_says_what_to_install_where_nothing_draws_it(made: Made) -> None:
     (card,) = made(
         """

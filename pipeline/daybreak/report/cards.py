@@ -319,7 +319,11 @@ def _image(content: Any) -> bytes:
         return content
     if not hasattr(content, "savefig"):
         raise TypeError(f"{type(content).__name__} is not shown; {TAKEN}")
-    _expect_size(*(side * content.dpi for side in content.get_size_inches()))
+    figure = content
+    if not hasattr(figure, "get_size_inches"):  # a grid of seaborn has a figure, and pyplot a current one
+        figure = content.gcf() if hasattr(content, "gcf") else getattr(content, "figure", None)
+    if hasattr(figure, "get_size_inches"):
+        _expect_size(*(side * figure.dpi for side in figure.get_size_inches()))
     drawn = io.BytesIO()
     content.savefig(drawn, format="png")
     return drawn.getvalue()
