@@ -8,6 +8,7 @@ import struct
 import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,8 @@ def test_charts_of_vega_are_drawn_without_a_network_and_one_that_cannot_be_says_
         yield "side by side", one | one
         lite = one.to_dict()
         yield "dict", lite
+        kept = {key: value for key, value in lite.items() if key != "datasets"}
+        yield "own rows", kept | {"data": {"values": frame.to_dict("records")}}
         yield "vega", {
             "$schema": "https://vega.github.io/schema/vega/v6.json", "width": 50, "height": 40,
             "marks": [{"type": "rect", "encode": {"enter": {
@@ -205,11 +208,11 @@ def test_charts_of_vega_are_drawn_without_a_network_and_one_that_cannot_be_says_
     )
     why = {card.title: card.failed for card in shown if card.failed}
     drawn = {card.title: card for card in shown if card.png}
-    assert list(drawn) == ["altair", "side by side", "dict", "vega", "images"]
+    assert list(drawn) == ["altair", "side by side", "dict", "own rows", "vega", "images"]
     sides = struct.unpack(">II", base64.b64decode(drawn["vega"].png)[16:24])
     assert sides == (50, 40)
-    assert drawn["altair"].png == drawn["dict"].png != drawn["side by side"].png
-    assert [bool(card.note) for card in drawn.values()] == [False] * 4 + [True]
+    assert drawn["altair"].png == drawn["dict"].png == drawn["own rows"].png != drawn["side by side"].png
+    assert [bool(card.note) for card in drawn.values()] == [False] * 5 + [True]
     assert why["elsewhere"].startswith("the chart's data are at https://")
     assert "pass@" not in why["elsewhere"]
     assert "/etc/passwd, and a card fetches nothing" in why["file"]
@@ -241,6 +244,39 @@ def test_a_grid_of_seaborn_and_pyplot_itself_are_shown_and_their_sides_are_limit
     assert [card.failed for card in shown[:2]] == ["", ""]
     assert shown[0].png and shown[1].png
     assert all("60,000 x 60,000 pixels" in card.failed for card in shown[2:])
+
+
+def test_a_chart_has_values_of_numpy_and_pandas_as_json() -> None:
+    day = pd.Timestamp("2026-11-29 05:30")
+    frame = pd.DataFrame({"at": [day, pd.NaT], "n": np.array([1, 2], dtype=np.int64), "x": [0.5, np.nan]})
+    values = {
+        "frame": frame,
+        "rows": frame.to_dict("records"),
+        "column": frame["n"],
+        "array": np.array([np.float32(0.5), np.inf]),
+        "times": frame["at"].to_numpy(),
+        "day": day.date(),
+        "time": day.to_pydatetime(),
+        "truth": np.bool_(True),
+        "money": Decimal("1.5"),
+        "none": pd.NA,
+    }
+    schema = "https://vega.github.io/schema/vega-lite/v6.json"
+    chart = cards._vega({"$schema": schema, "datasets": values})
+    assert chart is not None
+    rows = [{"at": "2026-11-29T05:30:00", "n": 1, "x": 0.5}, {"at": None, "n": 2, "x": None}]
+    assert json.loads(json.dumps(chart, allow_nan=False))["datasets"] == {
+        "frame": rows,
+        "rows": rows,
+        "column": [1, 2],
+        "array": [0.5, None],
+        "times": ["2026-11-29T05:30:00", None],
+        "day": "2026-11-29T00:00:00",  # a date alone would be midnight in UTC
+        "time": "2026-11-29T05:30:00",
+        "truth": True,
+        "money": 1.5,
+        "none": None,
+    }
 
 
 @pytest.mark.slow

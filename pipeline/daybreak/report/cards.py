@@ -21,10 +21,10 @@ import struct
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from daybreak.contract import clock, code_path, extras, formats, records
 from daybreak.contract.errors import DataError, without_password
@@ -346,7 +346,34 @@ def _vega(content: Any) -> Mapping[str, Any] | None:
         chart: Mapping[str, Any] = content.to_dict()
         return chart
     schema = content.get("$schema", "") if isinstance(content, Mapping) else ""
-    return content if "vega" in str(schema) else None
+    return _json(content) if "vega" in str(schema) else None
+
+
+def _json(value: Any) -> Any:
+    """Returns a part of a chart with values of JSON in place of those of NumPy and pandas."""
+    if isinstance(value, Mapping):
+        return {str(name): _json(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(part) for part in value]
+    if type(value).__module__ == "numpy" and value.dtype.kind == "M":
+        value = value.astype("datetime64[us]")  # which `tolist` makes times of, and whole numbers of others
+    if hasattr(value, "tolist"):
+        return _json(value.tolist())
+    return _json(value.to_dict("records")) if hasattr(value, "iloc") else _json_value(value)
+
+
+def _json_value(value: Any) -> str | float | None:
+    """Returns a single value as JSON has it.
+
+    A day is written with its first hour, as Altair does, since Vega takes a date alone for midnight in UTC.
+    """
+    if _is_missing(value) or (isinstance(value, float) and math.isinf(value)):
+        return None
+    if isinstance(value, date):
+        return value.isoformat() if isinstance(value, datetime) else f"{value.isoformat()}T00:00:00"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return float(value) if isinstance(value, SupportsFloat) else str(value)
 
 
 def _drawn(chart: Mapping[str, Any]) -> bytes:
@@ -435,12 +462,14 @@ def _first(most: int, num: int, what: str) -> str:
 def _value(value: Any) -> str:
     """Returns a value as a page writes it."""
     value = _plain(value)
-    is_missing = type(value).__name__ in ("NaTType", "NAType") or (
-        isinstance(value, float) and math.isnan(value)
-    )
     if type(value) is int:  # which may be too large for a float
         return f"{value:,}".replace("-", "−")
-    return formats.NONE if is_missing else formats.quantity(value)
+    return formats.NONE if _is_missing(value) else formats.quantity(value)
+
+
+def _is_missing(value: Any) -> bool:
+    """Returns whether a table has no value there."""
+    return type(value).__name__ in ("NaTType", "NAType") or (isinstance(value, float) and math.isnan(value))
 
 
 VERBS = {"cards": _cards}
