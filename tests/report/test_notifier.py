@@ -83,6 +83,24 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     )
 
 
+def test_a_rollback_tells_of_the_predictions_that_stand_and_not_of_those_of_the_night_that_once_promoted(
+    home: Path, heard: Any
+) -> None:
+    with (home / "params.yaml").open("a") as file:
+        file.write("predict: {to: predictions}\n")
+    go(home, 0, 0.6)
+    folder = Home.here().tonight
+    night = records.read(Night, folder / records.RUN)  # of a day long ago, whose predictions are not there
+    records.write(replace(night, predict_until=night.decide_until), folder / records.RUN)
+    go(home, 1, 1.0)
+    os.chdir(home)
+    rollback.rollback(Home.here(), params.load(Path()).register_, steps=1, reason="complaints", by="ann")
+    publisher.publish_home(Home.here())
+    back = heard()[-1]
+    assert "rolled back by ann: complaints; predictions that are written stay as they are until the " in back
+    assert "2025-01-10" not in back
+
+
 def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: Any) -> None:
     champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 0, weight=1.0, champion=champion))

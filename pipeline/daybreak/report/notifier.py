@@ -169,9 +169,9 @@ def _state(home: Home, event: Event, *, now: datetime) -> NightState:
     night = event.night
     folder = home.nights / night
     try:
-        if not night:
+        if not night or event.kind == "rolled back":  # which names an older night, that once promoted
             return _between_nights(home)
-        if night and folder.exists():
+        if folder.exists():
             view = outcome.view_of(folder)
             entry, serving = view.entry, ledger.champion_at(home, branch.ledger_tip(home))
             later = [one for one in events.read(folder) if one.at > event.at]
