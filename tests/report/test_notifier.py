@@ -29,7 +29,7 @@ from daybreak.gate import judge
 from daybreak.report import notifier, publisher
 from daybreak.report.messages import NightState, message
 from daybreak.rollout import night_events, rollback
-from daybreak.storage import branch, ledger
+from daybreak.storage import branch, checkout, ledger
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
 from tests.toy.nights import PARAMS, make_night, make_version
@@ -318,13 +318,38 @@ def test_what_is_about_no_night_says_what_serves_and_what_becomes_of_predictions
     def text(happened: Event) -> str:
         return notifier.text_of(Home.here(), replace(happened, night=""), now=NOW)
 
-    assert "1 GB free; no version serves yet; a night that finds no room fails" in text(disk)
+    assert "1 GB free; a night that finds no room fails" in text(disk)  # the ledger may also be lost
     go(home, 0, 0.6)
     assert "1 GB free; version 1 serves on; a night that finds no room fails" in text(disk)
     assert "predictions" not in text(back)
     (home / "params.yaml").write_text(f"{PARAMS}predict: {{to: predictions}}\n")
     stay = "predictions that are written stay as they are until the next night writes its own; whoever owns"
     assert f"complaints; {stay}" in text(back)
+
+
+def test_no_message_says_that_no_version_serves_because_the_ledger_is_lost(home: Path) -> None:
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    folder = make_night(home, 0, weight=1.0, champion=champion)
+    failed = replace(event("failed", "no room", subject="train"), night=folder.name)
+
+    def text(happened: Event) -> str:
+        return notifier.text_of(Home.here(), happened, now=NOW)
+
+    assert "no room; no version serves yet; whoever" in text(failed)  # no night was before it
+    go(home, 1, 0.6)
+    folder = make_night(home, 2, weight=1.0)
+    night = records.read(Night, folder / records.RUN)
+    tip = branch.ledger_tip(Home.here())
+    records.write(replace(night, previous=tip), folder / records.RUN)
+    failed = replace(failed, night=folder.name)
+    assert "no room; version 1 serves on; whoever" in text(failed)
+    checkout.git("update-ref", "-d", branch.BRANCH, folder=home)
+    lost = replace(event("alarm", "the ledger is lost"), night="")
+    assert (
+        text(lost) == "Daybreak: the ledger is lost; whoever keeps the home sees to it before the "
+        "next night"
+    )
+    assert "no room; whoever" in text(failed)
 
 
 def test_the_last_dollars_of_a_month_are_told_with_what_the_rest_of_it_is_like() -> None:

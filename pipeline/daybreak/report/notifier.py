@@ -173,14 +173,14 @@ def _state(home: Home, event: Event, *, now: datetime) -> NightState:
             return _between_nights(home)
         if folder.exists():
             view = outcome.view_of(folder)
-            entry, serving = view.entry, ledger.champion_at(home, branch.ledger_tip(home))
+            entry = view.entry
             later = [one for one in events.read(folder) if one.at > event.at]
             brought = entry.release if any(one.kind == "promoted" for one in later) else None
             is_over = bool(entry.release or "promote" in view.skips or ledger.is_over(home, entry.night))
             return NightState(
                 name=formats.night_name(night, entry.night.day),
                 links=links.in_messages(entry),
-                serves=serving.version if serving else 0,
+                serves=_serves(home, is_first=not entry.night.previous),
                 predictions=outcome.predictions_of(view, at=now).text,
                 until=None if is_over else entry.night.decide_until,
                 released=brought.version if brought else 0,
@@ -193,11 +193,21 @@ def _state(home: Home, event: Event, *, now: datetime) -> NightState:
 
 def _between_nights(home: Home) -> NightState:
     """Returns what a message tells that is about no night."""
-    tip = branch.ledger_tip(home)
-    serving = ledger.champion_at(home, tip) if tip else None
     writes = home.last_params(home.folder).predict.to
     kept = "that are written stay as they are until the next night writes its own" if writes else ""
-    return NightState(name="", serves=serving.version if serving else 0, predictions=kept)
+    return NightState(name="", serves=_serves(home), predictions=kept)
+
+
+def _serves(home: Home, *, is_first: bool = False) -> int | None:
+    """Returns the version that serves, 0 for none; None where there is no ledger, which may be lost.
+
+    `is_first` says that no night was closed before this one, so that none serves without a ledger.
+    """
+    tip = branch.ledger_tip(home)
+    serving = ledger.champion_at(home, tip) if tip else None
+    if serving:
+        return serving.version
+    return 0 if tip or is_first else None
 
 
 def name_of(url: str) -> str:
