@@ -29,7 +29,7 @@ from daybreak.gate import judge
 from daybreak.report import notifier, publisher
 from daybreak.report.messages import NightState, message
 from daybreak.rollout import night_events, rollback
-from daybreak.storage import branch, checkout, ledger
+from daybreak.storage import branch, checkout, events, ledger
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
 from tests.toy.nights import PARAMS, make_night, make_version
@@ -79,7 +79,7 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     assert refused.startswith("Daybreak: version 2 stays after night 2025-01-12: reject: ")
     assert back == (
         "Daybreak: version 1 serves again in place of version 2, rolled back by ann: complaints; "
-        "whoever owns the model looks at why before the next night; see: daybreak status"
+        "whoever owns the model should find out why before the next night; see: daybreak status"
     )
 
 
@@ -191,46 +191,47 @@ TOLD = {  # an event of each kind that people hear of, and its message
     "rolled back": (
         event("rolled back", "complaints", by="ann"),
         "version 2 serves again in place of version 1, rolled back by ann: complaints; whoever owns the "
-        "model looks at why before the next night; see: daybreak status",
+        "model should find out why before the next night; see: daybreak status",
     ),
     "question": (
         event("question", "promote: why", until=UNTIL),
         f"version 2 waits for a person until {UNTIL:%Y-%m-%d %H:%M} UTC (400 d left): promote: why; "
         "without an answer version 1 stays; "
-        "whoever approves answers with: daybreak approve --night n1 --reason TEXT [--reject]",
+        "whoever approves should answer with: daybreak approve --night n1 --reason TEXT [--reject]",
     ),
     "late": (
         event("late", "it was to be decided until 05:30"),
-        f"night n1 is late: it was to be decided until 05:30; whoever is on call looks at it now{SEE}",
+        f"night n1 is late: it was to be decided until 05:30; whoever is on call should look at it now{SEE}",
     ),
     "over budget": (
         event("over budget", "its jobs cost $3.50 of $3.00"),
-        "night n1 is over its budget: its jobs cost $3.50 of $3.00; the next night has night.budget_usd "
-        f"again, and whoever keeps the budget looks before it at what this one cost{SEE}",
+        "night n1 is over its budget: its jobs cost $3.50 of $3.00; that takes nothing from the next "
+        "night's budget_usd; whoever keeps the budget should check before then what this one cost"
+        f"{SEE}",
     ),
     "failed": (
         event("failed", "no room", subject="train"),
-        "night n1 failed at train: no room; whoever is on call goes on before the next night with: "
+        "night n1 failed at train: no room; whoever is on call should go on before the next night with: "
         "daybreak night --night n1",
     ),
     "month budget": (
         event("month budget", "$240.00 of this month's $300.00 are spent", subject="80%"),
         "$240.00 of this month's $300.00 are spent; nights go on within what is left, and whoever keeps the "
-        f"budget decides before that is spent whether there shall be more{SEE}",
+        f"budget should decide before that is spent whether to raise it{SEE}",
     ),
     "calibration lost": (
         event("calibration lost", "the interval held on 40 %"),
         "the interval held on 40 %; meanwhile nights may miss deadlines or budgets, and whoever keeps the "
-        f"machines looks at them before the next night{SEE}",
+        f"machines should check them before the next night{SEE}",
     ),
     "disk low": (
         event("disk low", "the disk has 1 GB free"),
-        "the disk has 1 GB free; a night that finds no room fails, and whoever keeps the machine makes some "
-        "before the next night; see what can be deleted: daybreak prune --dry-run",
+        "the disk has 1 GB free; a night that finds no room fails, and whoever keeps the machine should "
+        "free space before the next night; see what can be deleted: daybreak prune --dry-run",
     ),
     "alarm": (
         event("alarm", "2 files have rotted"),
-        "2 files have rotted; whoever keeps the home sees to it before the next night",
+        "2 files have rotted; whoever keeps the home should see to it before the next night",
     ),
     "digest": (event("digest", "Daybreak: all is well"), "all is well"),
 }
@@ -273,7 +274,8 @@ def test_a_message_links_to_where_the_night_is_shown_and_a_question_to_its_form(
     assert notifier.tell(Home.here(), replace(event("question", until=UNTIL), night=night.id))
     form = "http://airflow:8080/dags/retrain/runs/manual__1%2B00%3A00/tasks/review/required_actions"
     asked = (
-        f"why; without an answer version 1 stays; see: {report}; whoever approves answers at {form} or with: "
+        f"why; without an answer version 1 stays; see: {report}; whoever approves should answer at {form} or "
+        "with: "
     )
     assert asked in file.read_text()
     assert notifier.tell(Home.here(), replace(event("promoted", "better"), night=night.id))
@@ -306,7 +308,7 @@ def test_a_failure_says_what_serves_whether_predictions_are_there_and_by_when_to
     assert heard()[-1] == (
         f"Daybreak: night {night.day} failed at train: JobError: no machine is left; version 1 serves on; "
         f"predictions of {night.day}: not there, late since {now - timedelta(hours=1):%Y-%m-%d %H:%M} UTC; "
-        f"whoever is on call goes on by {night.decide_until:%Y-%m-%d %H:%M} UTC (400 d left) at "
+        f"whoever is on call should go on by {night.decide_until:%Y-%m-%d %H:%M} UTC (400 d left) at "
         f"http://airflow:8080/dags/retrain/runs/r1 or with: daybreak night --night {night.id}"
     )
 
@@ -325,6 +327,8 @@ def test_what_is_about_no_night_says_what_serves_and_what_becomes_of_predictions
     (home / "params.yaml").write_text(f"{PARAMS}predict: {{to: predictions}}\n")
     stay = "predictions that are written stay as they are until the next night writes its own; whoever owns"
     assert f"complaints; {stay}" in text(back)
+    no_night = event("month budget", "all is spent", subject="80% of the fleet")
+    assert text(no_night).endswith("; see: daybreak status")
 
 
 def test_no_message_says_that_no_version_serves_because_the_ledger_is_lost(home: Path) -> None:
@@ -346,7 +350,7 @@ def test_no_message_says_that_no_version_serves_because_the_ledger_is_lost(home:
     checkout.git("update-ref", "-d", branch.BRANCH, folder=home)
     lost = replace(event("alarm", "the ledger is lost"), night="")
     assert (
-        text(lost) == "Daybreak: the ledger is lost; whoever keeps the home sees to it before the "
+        text(lost) == "Daybreak: the ledger is lost; whoever keeps the home should see to it before the "
         "next night"
     )
     assert "no room; whoever" in text(failed)
@@ -355,14 +359,74 @@ def test_no_message_says_that_no_version_serves_because_the_ledger_is_lost(home:
 def test_the_last_dollars_of_a_month_are_told_with_what_the_rest_of_it_is_like() -> None:
     spent = event("month budget", "$300.00 of this month's $300.00 are spent", subject="100% of the fleet")
     told = message(spent, NightState(name="n1"), now=NOW)
-    assert "are spent; until the month ends only nights that cost nothing train, and whoever keeps" in told
+    assert "are spent; until the month ends, only nights that cost nothing will train, and whoever" in told
+
+
+def test_a_night_over_its_budget_says_whether_a_month_pays_for_that() -> None:
+    over = event("over budget", "its jobs cost $3.50 of $3.00")
+    told = message(over, NightState(name="n1", has_month=True), now=NOW)
+    assert "takes nothing from the next night's budget_usd, but counts towards the month's budget; " in told
+
+
+NOT_THERE = {"predictions": "of 2025-01-10: not there, late since 05:30", "lacks_predictions": True}
+LOOK = "whoever is on call should look at the predictions now"
+OWNER = "whoever owns the model should see to it before the next night"
+NO_DATA = "no data: AUC of the champion is not a number; hold out more days"
+
+
+@pytest.mark.parametrize(
+    ("happened", "state", "who"),
+    [
+        (event("promoted"), NOT_THERE, LOOK),
+        (event("stopped"), NOT_THERE, LOOK),
+        (event("refused", NO_DATA), {}, OWNER),
+        (event("refused", NO_DATA), NOT_THERE, f"{LOOK}, and {OWNER}"),
+        (event("refused", "no data: the source has no new day", version=0), {}, "nobody has to act"),
+        (event("refused", "reject: 3 scores are not finite"), {"unjudged": True}, OWNER),
+        (event("failed"), {"released": 3}, "nobody has to act"),
+        (event("failed"), {"released": 3, **NOT_THERE}, LOOK),
+        (event("failed"), {"ended": True}, "nobody has to act"),
+        (event("late"), {"released": 3}, "nobody has to act"),
+        (event("late"), {"ended": True}, "nobody has to act"),
+        (event("late", subject="predictions"), {"predictions": "of 2025-01-10: there"}, "nobody has to act"),
+        (event("late", subject="predictions"), NOT_THERE, "whoever is on call should look at it now"),
+        (event("question", until=NOW - timedelta(hours=1)), {}, "nobody has to act"),
+        (event("question", until=NOW + timedelta(hours=1)), {"ended": True}, "nobody has to act"),
+    ],
+)
+def test_a_message_names_who_has_to_act_and_nobody_where_nothing_is_left_to_do(
+    happened: Event, state: dict[str, Any], who: str
+) -> None:
+    told = message(happened, NightState(name="n1", serves=1, **state), now=NOW)
+    parts = told.split("; ")
+    assert who in parts
+    acts = [part for part in parts if part.startswith(("whoever", "nobody"))]
+    assert acts == [who]
+
+
+def test_a_version_whose_scores_are_not_finite_is_for_its_owner_to_see_to(home: Path, heard: Any) -> None:
+    go(home, 0, 0.6)
+    go(home, 1, float("nan"))
+    refused = next(line for line in heard() if "stays after night 2025-01-11: reject: " in line)
+    assert "not finite" in refused
+    assert f"; {OWNER}; see: " in refused
+
+
+def test_a_night_that_is_decided_late_sends_nobody_to_look_at_it(home: Path) -> None:
+    go(home, 0, 0.6)
+    go(home, 1, -3.0)
+    by_kind = {one.kind: one for one in events.read(Home.here().tonight)}
+    at_once = replace(by_kind["late"], at=by_kind["refused"].at)  # both noted by `close`
+    for late in (by_kind["late"], at_once):
+        told = notifier.text_of(Home.here(), late, now=datetime.now(UTC))
+        assert "; it has ended since; version 1 serves on; nobody has to act; see: " in told
 
 
 def test_a_night_that_is_late_but_can_still_be_decided_says_until_when() -> None:
     late = event("late", "its predictions were to be written until 05:30")
     told = message(late, NightState(name="n1", serves=4, until=NOW + timedelta(hours=2)), now=NOW)
     assert (
-        "until 05:30; version 4 serves on; whoever is on call looks at it by 2025-01-10 06:00 UTC (2 h"
+        "until 05:30; version 4 serves on; whoever is on call should look at it by 2025-01-10 06:00 UTC (2 h"
         in told
     )
 
@@ -384,12 +448,11 @@ def test_a_message_that_waited_says_what_has_become_of_the_night_since(home: Pat
     assert "daybreak night" not in failed
     asked = event("question", "promote: why", until=before + timedelta(hours=1))
     assert "waited for a person until" in text(first, asked)
-    assert "version 1 came to serve; see: daybreak report" in text(first, asked)
-    assert "that time is over; see: daybreak report" in text(overtaken, asked)
-    again = text(overtaken, event("failed", "no room", subject="train"))
-    assert again.endswith(
-        f"whoever is on call opens another night for its day with: {ledger.new_night(Home.here(), night)}"
-    )
+    assert "version 1 came to serve; nobody has to act; see: daybreak report" in text(first, asked)
+    assert "that time is over; nobody has to act; see: daybreak report" in text(overtaken, asked)
+    again, command = text(overtaken, event("failed", "no room", subject="train")), ledger.new_night
+    open_another = "whoever is on call should open another night for its day with: "
+    assert again.endswith(f"{open_another}{command(Home.here(), night)}")
     assert ledger.overtaken(Home.here(), night) == ""  # as it was opened after the promotion
 
 

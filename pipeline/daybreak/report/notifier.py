@@ -10,6 +10,7 @@ ended after `LIMIT_S`.
 """
 
 import logging
+import operator
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from functools import partial
+from pathlib import Path
 from typing import get_args
 from zoneinfo import ZoneInfo
 
@@ -33,6 +35,7 @@ from daybreak.report.messages import NightState
 from daybreak.storage import branch, events, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
+from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ AGAIN_AFTER = timedelta(minutes=10)  # a message that no notifier took is tried 
 GIVEN_UP_AFTER = timedelta(days=1)
 KEPT = 500  # keys of events that have had their message
 AT_ONCE = ("failed", "rolled back", "alarm")  # sent where none can be kept; others would come again each call
+ENDS: tuple[EventKind, ...] = ("promoted", "refused", "stopped")  # of a night
+ANSWERS: tuple[EventKind, ...] = ("approved", "declined")
 STDERR = 2
 TOLD_KINDS = get_args(NotifyEvent)
 # Apprise in a process of its own, which can be ended; it reads the URL from its environment, since other
@@ -173,17 +178,21 @@ def _state(home: Home, event: Event, *, now: datetime) -> NightState:
             return _between_nights(home)
         if folder.exists():
             view = outcome.view_of(folder)
-            entry = view.entry
-            later = [one for one in events.read(folder) if one.at > event.at]
-            brought = entry.release if any(one.kind == "promoted" for one in later) else None
+            entry, predictions = view.entry, outcome.predictions_of(view, at=now)
+            later = _since(event, folder)
+            brought = entry.release if "promoted" in later else None
             is_over = bool(entry.release or "promote" in view.skips or ledger.is_over(home, entry.night))
             return NightState(
                 name=formats.night_name(night, entry.night.day),
                 links=links.in_messages(entry),
                 serves=_serves(home, is_first=not entry.night.previous),
-                predictions=outcome.predictions_of(view, at=now).text,
+                predictions=predictions.text,
+                lacks_predictions=predictions.is_late,
+                unjudged=_is_unjudged(entry),
+                has_month=entry.night.month is not None,
                 until=None if is_over else entry.night.decide_until,
                 released=brought.version if brought else 0,
+                ended=bool(later),
                 new_night=ledger.new_night(home, entry.night) if ledger.overtaken(home, entry.night) else "",
             )
     except (PipelineError, OSError) as error:
@@ -208,6 +217,23 @@ def _serves(home: Home, *, is_first: bool = False) -> int | None:
     if serving:
         return serving.version
     return 0 if tip or is_first else None
+
+
+def _since(event: Event, folder: Path) -> set[EventKind]:
+    """Returns the kinds of events by which the night in a folder has ended since an event.
+
+    One that is late and decided as it is closed has both events at the same time.
+    """
+    ends = (*ENDS, *ANSWERS) if event.kind == "question" else ENDS
+    is_after = operator.ge if event.kind == "late" else operator.gt
+    return {one.kind for one in events.read(folder) if one.kind in ends and is_after(one.at, event.at)}
+
+
+def _is_unjudged(entry: Entry) -> bool:
+    """Returns whether scores of the version that are not finite kept the gate from judging it."""
+    verdict, evaluation = entry.verdict, entry.evaluation
+    lost = evaluation.metrics.get("num_not_finite", 0) if evaluation else 0
+    return bool(verdict and verdict.action == "reject" and verdict.effect is None and lost)
 
 
 def name_of(url: str) -> str:
