@@ -259,7 +259,7 @@ def test_routers_and_pages_are_scaled_by_what_is_known_of_their_pods_and_what_th
     from daybreak.extensions.router.prometheus import Metrics, Together
     from daybreak.extensions.router.settings import RouterParams
 
-    pages = TestClient(make_app(tmp_path, RouterParams(), loopback=False))
+    pages = TestClient(make_app(tmp_path, RouterParams(), host="0.0.0.0"))
     assert pages.get("/", follow_redirects=False).status_code == 307
     pages.get("/nights/compare")
     said = {

@@ -23,7 +23,7 @@ from tests.jobs.trouble import processes
 from tests.training import nights
 
 pytestmark = pytest.mark.slow
-SLOW = {"delay_s": 0.03}  # a batch: so that there is something to interrupt, three times on a busy machine
+SLOW = {"delay_s": 0.1}  # a batch: so that there is something to interrupt, three times on a busy machine
 
 
 @pytest.fixture(autouse=True)
