@@ -232,7 +232,14 @@ def test_a_machine_without_ipv4_serves_and_says_what_does_not_go_there(home: Pat
     refused = daybreak(home, "pages", by=by)
     assert refused.returncode == 1
     assert "127.0.0.1 is no address of this machine; name another by --host" in refused.stderr
-    words = ["make", "--silent", "up", f"DAYBREAK_HOME={tmp_path}", f"AIRFLOW_HOME={tmp_path / 'airflow'}"]
+    words = [
+        "make",
+        "--silent",
+        "up",
+        "--old-file=.venv/ready",
+        f"DAYBREAK_HOME={tmp_path}",
+        f"AIRFLOW_HOME={tmp_path / 'airflow'}",
+    ]
     (tmp_path / "airflow").mkdir()
     (tmp_path / "airflow" / "ready").touch()  # the databases of Airflow and MLflow need no address
     up = subprocess.run([*by, *words], cwd=ROOT, capture_output=True, text=True, check=False)
