@@ -238,7 +238,7 @@ def morning(shop: Shop, day: date, kind: str, ticks: Clock, *, machine: str = ""
     opens = ticks.now = datetime.combine(day + timedelta(days=1), OPENS, UTC).timestamp()
     is_there = next(one.at for one in shop.waiting if one.day == day and one.is_whole)
     could = max(is_there, opens) + shop.settles <= opens + LAST_H * HOUR_S
-    home, told = Home(shop.home), len(shop.told)
+    home, num_told = Home(shop.home), len(shop.told)
     os.chdir(shop.home)
     shop.deliver(ticks.now)
     due = datetime.fromtimestamp(opens, UTC).isoformat()
@@ -270,7 +270,7 @@ def morning(shop: Shop, day: date, kind: str, ticks: Clock, *, machine: str = ""
         trained_any=ended is not None,
         whole=all(count == WHOLE for count in counts.values()) and counts.keys() >= {*there},
         in_time=ended is None or ended <= night.train_until,
-        messages=len(shop.told) - told,
+        messages=len(shop.told) - num_told,
     )
 
 

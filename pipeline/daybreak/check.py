@@ -189,7 +189,7 @@ def _proxy() -> Iterator[Finding]:
 
 
 def _loopback() -> Iterator[Finding]:
-    """Yields what does not go where this machine lacks an address of IPv4 for its own servers, or a name."""
+    """Yields findings where this machine has no IPv4 loopback address, or does not resolve localhost."""
     has_ipv4 = _is_own(LOOPBACK)
     if not has_ipv4:
         text = (
@@ -199,7 +199,7 @@ def _loopback() -> Iterator[Finding]:
         yield Finding(what="loopback", ok=True, text=text)
     if not _is_own("localhost"):
         text = (
-            f"the processes of a training meet at localhost, which is no name of this machine; add the line "
+            f"training connects its processes at localhost, which is no name of this machine; add the line "
             f"{LOOPBACK if has_ipv4 else '::1'} localhost to /etc/hosts"
         )
         yield Finding(what="localhost", ok=False, text=text)

@@ -67,6 +67,16 @@ class PassesOn(OwnVariant):
         super().__init__(**given)
 
 
+class OfItsOwn(OwnVariant):
+    """One that takes nothing, though its parent takes that argument."""
+
+    def __init__(self) -> None:
+        super().__init__("parent's")
+
+    def variants(self) -> dict[str, Deep]:
+        return {"smaller": Deep()}
+
+
 def test_a_variant_is_made_by_its_name_from_the_class_with_the_other_arguments() -> None:
     def layers(**arguments: object) -> int:
         made = WorkloadPlug(use=f"{__name__}:Deep", **arguments).make()  # type: ignore[arg-type]
@@ -78,5 +88,6 @@ def test_a_variant_is_made_by_its_name_from_the_class_with_the_other_arguments()
         layers(variant="smaller")
     made = WorkloadPlug(use=f"{__name__}:Deep", variant="fewer layers").make()  # type: ignore[call-arg]
     assert made.variants() == {}  # no key would name them
+    assert type(WorkloadPlug(use=f"{__name__}:OfItsOwn", variant="smaller").make()) is Deep  # type: ignore[call-arg]
     for name in ("OwnVariant", "PassesOn"):
         assert WorkloadPlug(use=f"{__name__}:{name}", variant="smaller").make().variant == "smaller"  # type: ignore[call-arg]

@@ -528,7 +528,7 @@ def test_a_state_that_takes_long_to_copy_is_not_and_what_counts_twice_is_said(fo
 
 
 @pytest.mark.parametrize("short_at", [1, 2, 4])
-def test_an_update_repeated_for_memory_leaves_its_marks_once(folder, short_at):
+def test_an_update_repeated_for_memory_has_its_side_effects_once(folder, short_at):
     write_curve(folder, num_samples=16)
     states = []
     for workload, micro in ((Marked(), 2), (Marked(short_at), 4)):

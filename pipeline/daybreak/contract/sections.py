@@ -9,7 +9,6 @@ A function names the sections that it reads in its signature, each by its type: 
 `workload: WorkloadPlug`. Of those that read many, a few name one of the groups at the end.
 """
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -104,7 +103,7 @@ class Plug(Section):
                 f"{self.use} does not import: {type(error).__name__}: {error}; name a class as "
                 f"package.module:Class that python can import here"
             ) from error
-        if home is not None and _takes_home(kind):
+        if home is not None and _takes(kind, "home"):
             arguments = {"home": home, **arguments}
         try:
             return self._made(kind, arguments)
@@ -117,11 +116,18 @@ class Plug(Section):
         return kind(**arguments)
 
 
-def _takes_home(kind: Any) -> bool:
-    try:
-        return "home" in inspect.signature(kind).parameters
-    except (TypeError, ValueError):  # not a class, or one of C without a signature
-        return False
+def _takes(kind: Any, name: str) -> bool:
+    """Returns whether a class has an argument of that name, or passes others on to a parent that has it."""
+    for each in getattr(kind, "__mro__", (kind,)):
+        try:
+            parameters = inspect.signature(each).parameters
+        except (TypeError, ValueError):  # not a class, or one of C without a signature
+            return False
+        if name in parameters:
+            return True
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return False
+    return False
 
 
 class WorkloadPlug(Plug):
@@ -151,15 +157,6 @@ def made_of(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     chosen = offered[name]
     chosen.variants = dict
     return chosen
-
-
-def _takes(kind: Any, name: str) -> bool:
-    """Returns whether a class, or one that it passes arguments on to, has an argument of that name."""
-    for each in getattr(kind, "__mro__", (kind,)):
-        with contextlib.suppress(TypeError, ValueError):  # one of C without a signature
-            if name in inspect.signature(each).parameters:
-                return True
-    return False
 
 
 class SourcePlug(Plug):

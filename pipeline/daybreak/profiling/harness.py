@@ -105,7 +105,7 @@ class Harness:
                 ShardedOptimizer(each, rank=0, world_size=num_workers)  # which drops others' gradients
 
     def _thaw(self, model: nn.Module) -> None:
-        """Has the model train what it does where it trains most, so that no update takes longer or more."""
+        """Thaws what the class trains where it trains most, so that no update takes more time or memory."""
         workload: Any = self.workload
 
         def num_trained(done: float) -> int:

@@ -29,11 +29,11 @@ from daybreak.training.cached_gradients import Stages
 from daybreak.training.generators import Generators
 from daybreak.training.gradients import Gradients
 from daybreak.training.loader import Loader
-from daybreak.training.marks import Marks
 from daybreak.training.micro_batch import MicroBatches
 from daybreak.training.own_state import keeps_state
 from daybreak.training.process_group import WorkerGroup
 from daybreak.training.sample_order import Indices
+from daybreak.training.side_effects import SideEffects
 from daybreak.training.tuning import Tuner, halves, normalised
 from daybreak.training.turns import Turns
 
@@ -74,7 +74,7 @@ class Accumulation:
         self._turns, self._scaler = turns, scaler
         self.gradients, self.progress = gradients, TrainingProgress()  # of the share of this update
         self._workload, self._model, self._tuner = workload, model, tuner
-        self.marks = Marks(workload, model, group)
+        self.side_effects = SideEffects(workload, model, group)
         self._loader, self._micro_batches = loader, micro_batches
         self._group = group
         self.generators = Generators(
@@ -198,11 +198,11 @@ class Accumulation:
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Takes back what a loss changes in buffers and in the state of its class."""
-        take_back = self.marks.taken(always=True)
+        restore = self.side_effects.snapshot(always=True)
         try:
             yield
         finally:
-            take_back()
+            restore()
 
     def _begin(self, update: int) -> TrainingProgress | None:
         """Seeds for an update, freezes and clears; returns its progress if the loss asks for it."""

@@ -259,11 +259,11 @@ class TorchEngine:
         accumulation.begin(indices)
         before_s = timer.read() if timer else 0.0
         micro_batches.begin_update()
-        accumulation.marks.begin_update()
+        accumulation.side_effects.begin_update()
         short = 1
         while short:
             micro_batches.follow(len(indices), share=share)
-            take_back = accumulation.marks.taken()
+            restore = accumulation.side_effects.snapshot()
             if timer:
                 timer.start()
             own = accumulation.add_up(indices, batch_size=batch_size, update=self._updates)
@@ -281,7 +281,7 @@ class TorchEngine:
             )
             short = sums.signals.short
             if short:
-                take_back()
+                restore()
             if short and not micro_batches.guard:
                 micro_batches.shrink(share=share)
         self._updates += 1

@@ -228,9 +228,7 @@ def _around(model: str, night: str, rows: Sequence[NightRow]) -> dict[str, str]:
 def _pages(home: FleetHome, rows: Sequence[NightRow]) -> dict[str, str]:
     """Returns the address of each night's page: here, or MLflow's copy."""
     nights, addresses = home.folder / "nights", {}
-    here = (
-        {path.name for path in nights.iterdir()} if nights.is_dir() else set()
-    )  # few of all that there were
+    here = {path.name for path in nights.glob("*")}  # few of the ledger's, which are not looked up one by one
     for row in rows:
         if row.night in here and (nights / row.night / links.PAGE).exists():
             addresses[row.night] = links.served(home.model, row.night)

@@ -111,10 +111,10 @@ class SharedTrainee:
         accumulation.prepare(part.indices, progress=part.progress)
         accumulation.begin(part.indices)
         accumulation.looks = part.measures_noise
-        take_back = accumulation.marks.taken()
+        restore = accumulation.side_effects.snapshot()
         own = accumulation.add_up(part.indices, batch_size=size, update=part.number)
         if own.is_short:
-            take_back()
+            restore()
         sums = accumulation.gradients.reduce(
             own.losses,
             Signals(short=int(own.is_short)),

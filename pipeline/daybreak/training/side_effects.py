@@ -22,7 +22,7 @@ LARGE_BYTES = 1 << 20  # of a buffer, which is copied before updates only if the
 MOST_OWN_S = 0.001  # that a copy of the state of a class may take at each update
 
 
-class Marks:
+class SideEffects:
     """What passes of a worker leave behind.
 
     A copy may not cost more than it is worth. So a large table of constants is not copied, nor is a state of
@@ -53,8 +53,8 @@ class Marks:
         self._places += [place for place, before, now in pairs if before != now]
         self._large = []
 
-    def taken(self, *, always: bool = False) -> Callable[[], None]:
-        """Returns what takes back, once, all that passes change from now on.
+    def snapshot(self, *, always: bool = False) -> Callable[[], None]:
+        """Returns what restores, once, all that passes change from now on.
 
         `always`: the state of the class, too, however long a copy takes.
         """
@@ -66,7 +66,7 @@ class Marks:
             own = copy.deepcopy(pack_own_state(self._workload, device=self._device))
             self._own_s = time.perf_counter() - began
 
-        def take_back() -> None:
+        def restore() -> None:
             for place, before in zip(places, copies, strict=True):
                 _restore(place, before)
             load_own_state(self._workload, *own, device=self._device)
@@ -78,7 +78,7 @@ class Marks:
                     1000 * self._own_s,
                 )
 
-        return take_back
+        return restore
 
 
 def _buffer(place: tuple[nn.Module, str]) -> Tensor | None:
