@@ -228,7 +228,7 @@ def test_a_machine_without_ipv4_serves_and_says_what_does_not_go_there(home: Pat
         assert served.stdout == says, served.stderr
     said = daybreak(home, "check", by=by).stdout
     assert "127.0.0.1 is no address of this machine, and make up listens there" in said
-    assert "connects its processes at localhost, which is no name of this machine; add the line ::1 localhost" in said
+    assert "connects its processes at localhost, which is no name of this machine; add the line ::1" in said
     refused = daybreak(home, "pages", by=by)
     assert refused.returncode == 1
     assert "127.0.0.1 is no address of this machine; name another by --host" in refused.stderr
