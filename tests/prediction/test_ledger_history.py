@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import Live, Taken
+from daybreak.contract.record_parts import JobSpan, Live, Rental, Taken
 from daybreak.contract.record_types import Evaluation, Night, Plan, Profile, Training, Verdict
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
@@ -154,13 +154,26 @@ def test_a_night_that_was_restarted_teaches_what_its_updates_took_before():
     assert learned([ran(replace(again, before_restart=(60.0, 300)))]).past == []
 
 
-def test_a_night_on_other_machines_from_the_beginning_teaches_nothing_of_the_planned_ones():
+def test_a_night_whose_machines_could_not_be_had_teaches_of_those_that_it_ran_on():
+    asked = Rental(machine="g2-standard-4", region="us-central1")
+    plain = replace(planned(night()), rental=asked)
     ended_at = STARTED + timedelta(hours=9)
-    whole = replace(took(planned(night()), 1.0), ended_at=ended_at)
-    asked_at = ended_at - timedelta(seconds=whole.elapsed_s + 60)
-    elsewhere = Taken(time=asked_at, name="next fallback", usd=1.0, reason="refused")
-    assert len(learned([ran(whole)]).past) == 1
-    assert learned([ran(replace(whole, fallbacks=(elsewhere,)))]).past == []
+    whole = replace(took(plain, 1.0), ended_at=ended_at, start_s=600.0)
+    began_at = ended_at - timedelta(seconds=whole.elapsed_s)
+
+    def learned_on(*rentals: Rental) -> list[str]:
+        refused = JobSpan(
+            rental=asked, asked_at=STARTED, ended_at=began_at - timedelta(seconds=300), end="refused"
+        )
+        ran_on = [
+            JobSpan(rental=one, asked_at=refused.ended_at, ran_at=began_at, ended_at=ended_at, end="finished")
+            for one in rentals
+        ]
+        entry = replace(ran(replace(whole, attempts=(refused, *ran_on))), plan=plain)
+        return [each.machine for each in learned([entry]).past]
+
+    assert learned_on(replace(asked, region="us-east4")) == ["g2-standard-4"]
+    assert learned_on(replace(asked, machine="a2-highgpu-1g")) == ["a2-highgpu-1g"]
 
 
 def test_nights_that_came_later_do_not_change_the_plan(nights, repository):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -9,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.formats import percent
-from daybreak.contract.record_parts import JobForecast, PlanReasons, Rental
-from daybreak.contract.record_types import Plan
-from daybreak.prediction.scorecard import NIGHTS, Z90, PredictionOutcome, outcome, scorecard
+from daybreak.contract.record_parts import JobForecast, JobSpan, PlanReasons, Rental
+from daybreak.contract.record_types import Plan, Training
+from daybreak.prediction.scorecard import (
+    NIGHTS,
+    Z90,
+    PredictionOutcome,
+    against_interval,
+    outcome,
+    scorecard,
+)
 from tests.minimal_records import minimal_training
 
 
@@ -26,8 +34,6 @@ def night(
         low_s=100 / wide,
         high_s=100 * wide,
         actual_s=100 * math.exp(z * spread),
-        predicted_usd=1,
-        actual_usd=1,
         widened=widened,
     )
     return replace(plain, **changes)
@@ -98,17 +104,21 @@ def test_the_factor_is_never_below_one_and_covers_nine_of_ten(drawn, widened):
         assert sum(z <= card.widen * Z90 * (1 + 1e-9) for z in last) >= 0.9 * len(last) - 1e-9
 
 
-def test_an_outcome_is_read_from_the_records_of_a_night():
-    plan = Plan(
-        rental=Rental(machine="local"),
+def planned(rental: Rental, *, num_samples: int, expected_s: float, interval: tuple[float, float]) -> Plan:
+    return Plan(
+        rental=rental,
         batch_size=8,
         micro_batch_size=8,
-        num_samples=80,
+        num_samples=num_samples,
         checkpoint_every_s=9,
         fallbacks=(),
-        forecast=JobForecast(expected_s=100, expected_usd=2, interval=(80, 125)),
+        forecast=JobForecast(expected_s=expected_s, expected_usd=2, interval=interval),
         reasons=PlanReasons(runner_up=""),
     )
+
+
+def test_an_outcome_is_read_from_the_records_of_a_night():
+    plan = planned(Rental(machine="local"), num_samples=80, expected_s=100, interval=(80, 125))
     training = minimal_training(num_samples=80, num_updates=10, elapsed_s=110, cost_usd=2.2)
     slower = outcome("2011-09-01", plan, training)
     assert slower.held
@@ -117,6 +127,58 @@ def test_an_outcome_is_read_from_the_records_of_a_night():
     assert outcome("n", replace(plan, forecast=replace(plan.forecast, expected_s=0.0)), training) is None
     assert outcome("n", plan, replace(training, stopped_by="validation")) is None  # the rest was never run
     assert outcome("n", plan, replace(training, num_samples=plan.num_samples - 1)) is None  # no tree helped
+
+
+FAST, CHEAP = (Rental(machine=name, region="us-east4") for name in ("g2-standard-8", "g2-standard-4"))
+OPENED = datetime(2025, 3, 1, 3, tzinfo=UTC)
+HOURS = planned(FAST, num_samples=800, expected_s=10_000, interval=(9_000, 11_000))
+
+
+def moved(*rentals: Rental, first_s: float, after_h: float = 1.0, **changes) -> Training:
+    """A night that was ahead on the first machines and went on to others, where it took longer."""
+    at = [OPENED + timedelta(hours=after_h * number) for number in range(len(rentals) + 1)]
+    spans = zip(rentals, at, at[1:], strict=False)
+    return replace(
+        minimal_training(
+            num_samples=800,
+            num_updates=100,
+            num_restarts=len(rentals) - 1,
+            start_s=60.0,
+            elapsed_s=(at[-1] - OPENED).total_seconds() - 60.0,
+            ended_at=at[-1],
+            before_restart=(first_s, 30),
+            attempts=tuple(
+                JobSpan(rental=rental, asked_at=asked, ran_at=asked, ended_at=ended, end="moved")
+                for rental, asked, ended in spans
+            ),
+        ),
+        **changes,
+    )
+
+
+def test_nights_that_went_on_to_cheaper_machines_are_compared_by_their_rate_before():
+    ahead = moved(FAST, CHEAP, first_s=3_003.0, after_h=6.0)
+    compared = outcome("n", HOURS, ahead)
+    assert compared.actual_s == pytest.approx(60 + 3 + 3_000 * 100 / 30)
+    assert compared.held
+    assert scorecard([compared] * 20).widen == 1.0
+    assert against_interval(HOURS, ahead) == "on other machines than its interval is for"
+    slow = outcome("n", HOURS, moved(FAST, CHEAP, first_s=6_003.0, stopped_by="deadline"))
+    assert not slow.held
+    assert scorecard([slow] * 20).widen > 1.0
+
+
+def test_a_rate_that_nobody_saw_is_compared_with_nothing():
+    assert outcome("n", HOURS, moved(FAST, CHEAP, first_s=90.0)) is None
+    assert outcome("n", HOURS, moved(FAST, CHEAP, first_s=900.0, before_restart=None)) is None
+    assert outcome("n", HOURS, moved(CHEAP, FAST, first_s=3_000.0)) is None
+
+
+def test_the_same_machines_elsewhere_or_a_restart_take_the_time_that_was_forecast():
+    again = moved(FAST, replace(FAST, region="europe-west4", strategy="spot"), first_s=3_000.0)
+    compared = outcome("n", HOURS, again)
+    assert compared.actual_s == again.took_s
+    assert against_interval(HOURS, again) == "outside its interval"
 
 
 def test_what_was_needed_is_the_deviation_that_would_have_held():

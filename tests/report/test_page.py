@@ -467,7 +467,7 @@ def test_the_start_up_that_a_plan_predicts_counts_in_the_actual_time_of_table_an
     slow = replace(night, training=replace(night.training, elapsed_s=83.4, start_s=209.0))
     text = text_of(page(Home.here(), lay(slow, folder), []))
     assert "4 min 52 s3.73, outside" in text
-    assert "4 min 52 s of 1 min 18 s planned, outside of its interval" in text
+    assert "4 min 52 s of 1 min 18 s planned, outside its interval" in text
     assert "took 273 % longer than predicted" in text
 
 

@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from math import ceil
 
 from daybreak import hooks
@@ -19,17 +18,13 @@ from daybreak.machines import catalog
 from daybreak.machines.startup import IN_RUN_S, wait
 from daybreak.prediction.calibration import NIGHTS_AHEAD, CostCalibration, PastUpdateTime, ratio
 from daybreak.prediction.efficiency import Reached
-from daybreak.prediction.scorecard import card_of
+from daybreak.prediction.scorecard import card_of, first_run
 from daybreak.prediction.time_budget import Decided
 from daybreak.prediction.update_time import by_profile, update
 from daybreak.profiling import remedies
 from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
-
-# Changes of machines.
-ELSEWHERE = ("on-demand", "next fallback", "scale up", "step down", "undo", "triggered move")
-LEAST_S = 120.0  # before a restart, from which an update's time is learned
 
 
 def calibration_of(
@@ -74,25 +69,25 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
     plan, training, profile = entry.plan, entry.training, entry.profile
     if not (plan and training and profile and entry.dataset):
         return None
-    ran = _as_planned(training)
+    ran = first_run(plan, training)
     if ran is None:
         return None
-    machine = _machine(plan.rental, profile, entry.night, machines)
+    machine = _machine(ran.rental, profile, entry.night, machines)
     if machine is None:
         return None
     measured = catalog.local(profile, today=entry.night.day)
     epochs = plan.num_samples / max(1, entry.dataset.num_samples)
     as_run, _ = remedies.apply_kept(
-        profile, epochs=epochs, num_samples=plan.num_samples, at_hand=plan.rental.is_local
+        profile, epochs=epochs, num_samples=plan.num_samples, at_hand=ran.rental.is_local
     )
-    here = plan.rental.is_local
+    here = ran.rental.is_local
     on, processes = (measured, num_workers) if here else (machine, machine.num_workers)
     batch_size = _mean_batch(plan) if _has_ended(training) else plan.batch_size
     predicted = update(
         as_run,
         on,
         measured=measured,
-        num_machines=plan.rental.num_machines,
+        num_machines=ran.rental.num_machines,
         batch_size=batch_size,
         num_workers=processes,
         num_bytes=entry.dataset.num_bytes,
@@ -100,8 +95,9 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
     )
     if predicted is None:
         return None
-    elapsed_s, num_updates = ran
-    times = ratio(elapsed_s=elapsed_s, start_s=IN_RUN_S, num_updates=num_updates, update_s=predicted.seconds)
+    times = ratio(
+        elapsed_s=ran.elapsed_s, start_s=IN_RUN_S, num_updates=ran.num_updates, update_s=predicted.seconds
+    )
     if times is None:
         return None
     return PastUpdateTime(
@@ -111,34 +107,18 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         setting=predicted.setting,
         update=by_profile(as_run, on, measured=measured, sharing=max(1.0, processes / on.num_workers)),
         ratio=times,
-        least_ratio=_least_s(as_run, on, plan, batch_size) / predicted.seconds,
+        least_ratio=_least_s(as_run, on, ran.rental.num_machines, batch_size) / predicted.seconds,
     )
 
 
-def _as_planned(training: Training) -> tuple[float, int] | None:
-    """Returns the seconds and updates of a night on the machines of its plan.
-
-    If workers were restarted, perhaps on other machines, counts only the time before. None where the first
-    machines were not the plan's, or that time is unknown.
-    """
-    if training.ended_at:
-        began_at = training.ended_at - timedelta(seconds=training.elapsed_s)
-        if any(taken.name in ELSEWHERE and taken.time <= began_at for taken in training.fallbacks):
-            return None
-    if training.num_restarts:
-        before = training.before_restart
-        return before if before and before[0] >= LEAST_S else None
-    return training.elapsed_s, training.num_updates
-
-
-def _least_s(profile: Profile, machine: Machine, plan: Plan, batch_size: int) -> float:
+def _least_s(profile: Profile, machine: Machine, num_machines: int, batch_size: int) -> float:
     """Returns the seconds that an update's operations take at the peak rate of all devices.
 
     0 for the machine at hand, whose rate may have been measured while it was busy.
     """
     if machine.is_local:
         return 0.0
-    rate = machine.speeds.flops_per_s * machine.num_workers * plan.rental.num_machines
+    rate = machine.speeds.flops_per_s * machine.num_workers * num_machines
     return profile.flops_per_sample * batch_size / rate if rate else 0.0
 
 

@@ -5,24 +5,31 @@ too narrow, and is widened by the factor that would have made it hold on 90 % of
 prediction, Vovk 2005), but never beyond the width of those widened intervals: tonight's may be wider already.
 Plans record their own widening, so the factor always applies to the plain interval.
 
+A job that went on to other machines, such as cheaper ones since it was ahead, took a time of which no
+interval was given. Such a night is compared by the time that it would have taken at its rate on the planned
+machines, or not at all where that rate is unknown.
+
 Where it held on more than 95 %, and more often than an interval of 90 % does by chance, it is too wide. That
 is noted without a warning and not corrected: a steady machine is not a fault, and early costs less than late.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from math import ceil, comb, log
 from statistics import median
 
 from daybreak.contract.formats import percent, percents
+from daybreak.contract.record_parts import JobSpan, Rental
 from daybreak.contract.record_types import Plan, Training
-from daybreak.machines.startup import Z90
+from daybreak.machines.startup import IN_RUN_S, Z90
 from daybreak.storage.ledger import Entry
 
 NIGHTS = 60  # most that are scored
 LEAST_NIGHTS = 10  # fewer say nothing about one in ten
 NOMINAL, COVERED = 0.9, (0.85, 0.95)
 UNLIKELY = 0.05
+LEAST_S = 120.0  # before a restart, from which a rate is learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +41,6 @@ class PredictionOutcome:
     low_s: float
     high_s: float
     actual_s: float
-    predicted_usd: float
-    actual_usd: float
     finished: bool = True  # otherwise it was stopped, and would have taken longer
     widened: float = 1.0  # multiple of the plain interval
 
@@ -79,10 +84,40 @@ class Scorecard:
         return len(self.outcomes)
 
 
-def within_interval(plan: Plan, training: Training) -> bool:
-    """Returns whether training came to its end within the plan's interval."""
+@dataclass(frozen=True, kw_only=True)
+class FirstRun:
+    """What a night trained before its workers were restarted, if they were, and on which machines."""
+
+    rental: Rental
+    elapsed_s: float
+    num_updates: int
+
+
+def first_run(plan: Plan, training: Training) -> FirstRun | None:
+    """Returns the first run of a night; None where it was too short to tell a rate."""
+    began_at = training.ended_at and training.ended_at - timedelta(seconds=training.elapsed_s)
+    ran = [one for one in _ran(training) if not began_at or one.asked_at <= began_at]
+    rental = ran[-1].rental if ran else plan.rental
+    if not training.num_restarts:
+        return FirstRun(rental=rental, elapsed_s=training.elapsed_s, num_updates=training.num_updates)
+    elapsed_s, num_updates = training.before_restart or (0.0, 0)
+    if elapsed_s < LEAST_S or not num_updates:
+        return None
+    return FirstRun(rental=rental, elapsed_s=elapsed_s, num_updates=num_updates)
+
+
+def has_moved(plan: Plan, training: Training) -> bool:
+    """Returns whether any of the training was on other machines than the plan's, in whatever region."""
+    return any(not _alike(one.rental, plan.rental) for one in _ran(training))
+
+
+def against_interval(plan: Plan, training: Training) -> str:
+    """Returns how the time of a night lies to the plan's interval, in words."""
+    if has_moved(plan, training):
+        return "on other machines than its interval is for"
     low_s, high_s = plan.forecast.interval
-    return training.stopped_by == "finished" and low_s <= training.took_s <= high_s
+    is_inside = training.stopped_by == "finished" and low_s <= training.took_s <= high_s
+    return "inside its interval" if is_inside else "outside its interval"
 
 
 def outcome(night: str, plan: Plan, training: Training) -> PredictionOutcome | None:
@@ -93,15 +128,17 @@ def outcome(night: str, plan: Plan, training: Training) -> PredictionOutcome | N
     ended = training.stopped_by == "finished" and not plan.sizes and training.num_samples < plan.num_samples
     if ended or training.stopped_by == "validation":  # the rest was never run, as nothing would get better
         return None
+    moved = has_moved(plan, training)
+    actual_s = _at_first_rate_s(plan, training) if moved else training.took_s
+    if actual_s is None:
+        return None
     return PredictionOutcome(
         night=night,
         predicted_s=forecast.expected_s,
         low_s=forecast.interval[0],
         high_s=forecast.interval[1],
-        actual_s=training.took_s,
-        predicted_usd=forecast.expected_usd,
-        actual_usd=training.cost_usd,
-        finished=training.stopped_by == "finished",
+        actual_s=actual_s,
+        finished=moved or training.stopped_by == "finished",
         widened=forecast.widened,
     )
 
@@ -133,6 +170,25 @@ def scorecard(outcomes: Sequence[PredictionOutcome]) -> Scorecard | None:
         warning=warning,
         note=note,
     )
+
+
+def _ran(training: Training) -> list[JobSpan]:
+    return [one for one in training.attempts if one.ran_at]
+
+
+def _alike(one: Rental, other: Rental) -> bool:
+    """Returns whether rentals have the same machines, as many of them, in whatever region."""
+    return (one.machine, one.num_machines, one.others) == (other.machine, other.num_machines, other.others)
+
+
+def _at_first_rate_s(plan: Plan, training: Training) -> float | None:
+    """Returns the seconds that training would have taken at its rate on the plan's machines, if known."""
+    first = first_run(plan, training)
+    if first is None or not _alike(first.rental, plan.rental) or plan.sizes:
+        return None
+    num_updates = ceil(plan.num_samples / plan.batch_size)
+    work_s = (first.elapsed_s - IN_RUN_S) * num_updates / first.num_updates
+    return (training.start_s or 0.0) + IN_RUN_S + work_s
 
 
 def _widen(apart: Sequence[float]) -> float:

@@ -294,9 +294,9 @@ def _of_plan(plan: Plan, training: Training | None) -> str:
     if training is None:
         expected = f"{duration(plan.forecast.expected_s)}, {formats.dollars(plan.forecast.expected_usd)}"
         return f"{plan.rental}: {expected} planned"
-    inside = "inside" if scorecard.within_interval(plan, training) else "outside of"
     return (
-        f"{duration(training.took_s)} of {duration(plan.forecast.expected_s)} planned, {inside} its interval"
+        f"{duration(training.took_s)} of {duration(plan.forecast.expected_s)} planned, "
+        f"{scorecard.against_interval(plan, training)}"
     )
 
 

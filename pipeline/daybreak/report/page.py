@@ -21,7 +21,7 @@ from daybreak.data import data_docs
 from daybreak.data.data_docs import DOCS
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.planning import rationale
-from daybreak.prediction.scorecard import within_interval
+from daybreak.prediction.scorecard import against_interval
 from daybreak.profiling.explain import explain
 from daybreak.registry.description import in_the_long_run
 from daybreak.report import (
@@ -152,7 +152,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         beside=rationale.around(entry.plan, entry.night, entry.batch) if entry.plan else (),
         planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
         chance=rationale.chance_in_percent,
-        within_interval=within_interval,
+        against_interval=against_interval,
         stopped=evidence.STOPPED,
         waits=outcome.waits,
         learning=evidence.learning(entry.training) if entry.training else "",

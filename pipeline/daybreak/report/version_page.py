@@ -198,12 +198,12 @@ def _of_training(entry: Entry) -> Iterable[str]:
             ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
         ],
     )
-    inside = "inside" if scorecard.within_interval(plan, training) else "outside of"
     device = f" ({plain(training.device)})" if training.device else ""
     yield (
         f"Trained on {plan.rental}{device}, {formats.counted(training.num_restarts, 'restart')}, "
-        f"stopped by {training.stopped_by}; the time is {inside} the plan's 90 % interval, "
-        f"{formats.duration(forecast.interval[0])} to {formats.duration(forecast.interval[1])}."
+        f"stopped by {training.stopped_by}. The plan gave a 90 % interval of "
+        f"{formats.duration(forecast.interval[0])} to {formats.duration(forecast.interval[1])}; the time is "
+        f"{scorecard.against_interval(plan, training)}."
     )
 
 
