@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import subprocess
 
 import pytest
@@ -87,6 +88,24 @@ def test_what_the_night_waited_for_its_day_is_no_time_to_train(home):
     records.write(batch, records.RUN)
     assert cli.main(["plan"]) == 0
     assert records.read(Plan, records.RUN).rental.machine == "g2-standard-4"
+
+
+def test_what_helps_after_a_wait_counts_from_the_opening(home, caplog):
+    waited_hours = 9.0
+    batch = Batch(
+        day=DATASET.last_day, num_rows=1, num_bytes=1, digest="", late_days=(), waited_hours=waited_hours
+    )
+    records.write(batch, records.RUN)
+    records.write(night(hours=9.1), records.RUN)
+    assert cli.main(["plan"]) == 78
+    assert "the night waited 9 h, which leaves no time to train until 2011-09-01 20:06 UTC" in caplog.text
+    records.write(night(hours=9.6), records.RUN)
+    assert cli.main(["plan"]) == 78
+    (hours,) = re.findall(r"the least that helps: night.train_hours ([\d.]+)", caplog.text)
+    assert float(hours) > waited_hours
+    for change, planned in ((-0.1, False), (0.0, True)):
+        records.write(night(hours=float(hours) + change), records.RUN)
+        assert (cli.main(["plan"]) == 0) == planned
 
 
 def test_after_a_wait_the_stages_before_training_have_as_long_as_without(home):

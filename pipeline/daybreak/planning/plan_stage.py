@@ -6,15 +6,14 @@ and is called again until the share begins.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
 
 from daybreak import hooks
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import BEFORE_TRAINING, Batch, Champion, Dataset, Night, Plan, Profile
+from daybreak.contract.record_types import Batch, Champion, Dataset, Night, Plan, Profile
 from daybreak.contract.sections import PlanSections
+from daybreak.contract.units import HOUR_S
 from daybreak.machines.catalog import rented
 from daybreak.machines.pricelist import REFRESHED
 from daybreak.planning import planner
@@ -42,16 +41,13 @@ def plan(
     """
     if fault := backend.cannot_move(params.train.checkpoints):
         raise ParamsError(fault)
-    if batch:
-        # The stages before training take as long after a wait, so their share is kept of the whole time.
-        no_time = timedelta(hours=batch.waited_hours) / (1 - BEFORE_TRAINING)
-        night = replace(night, started_at=night.started_at + no_time)
+    for_its_day_s = batch.waited_hours * HOUR_S if batch else 0.0
     entries = ledger.before(home, night, limit=scorecard.NIGHTS)
     available, listed = backend.machines(), rented(home.folder / REFRESHED)
     machines = everything(available, listed)
     known = ledger_history.calibration_of(entries, machines=machines, num_workers=params.train.num_workers)
 
-    def planned(night: Night, params: PlanSections, available: Sequence[Machine]) -> Plan:
+    def planned(params: PlanSections, available: Sequence[Machine], *, waited_s: float = 0.0) -> Plan:
         return planner.plan(
             night,
             dataset,
@@ -63,10 +59,11 @@ def plan(
             listed=[machine for machine in machines if not machine.is_local],
             known=known,
             explored_usd=ledger_history.explored_usd(entries),
+            waited_s=for_its_day_s + waited_s,
         )
 
     if not homes.shared(home.folder):
-        return planned(night, params, available)
+        return planned(params, available)
     for share in hooks.functions("share"):
         plan: Plan = share(home, night, profile, planned, available=available, params=params)
         return plan

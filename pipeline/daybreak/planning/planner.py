@@ -53,13 +53,14 @@ def plan(
     listed: Sequence[Machine] = (),
     known: CostCalibration | None = None,
     explored_usd: float = 0.0,
+    waited_s: float = 0.0,
 ) -> Plan:
     """Returns the plan of the night on the available machines, given what earlier nights taught.
 
     `available` is what the backend has; machines that are only `listed` are weighed so that the plan can
     name them, and never chosen.
-    `explored_usd` is what the last nights spent of `plan.explore_usd`. Raises PlanError with the least that
-    helps if nothing is feasible.
+    `explored_usd` is what the last nights spent of `plan.explore_usd`, `waited_s` what the night waited
+    before it was planned. Raises PlanError with the least that helps if nothing is feasible.
     """
     if profile.is_estimator:
         expect_applicable(params)
@@ -73,6 +74,7 @@ def plan(
         listed=listed,
         known=known,
         left_usd=params.plan.explore_usd - explored_usd,
+        waited_s=waited_s,
     )
     made, recipe = _with_what_fits(problem, recipe)
     longer = partial(_longer, problem, recipe, num_left_out=made.num_left_out)
@@ -170,6 +172,7 @@ def _beside_live_test(problem: Problem, space: SearchSpace) -> _Search:
         confidence=space.params.confidence,
         decided=problem.known.decided if problem.known else (),
         refit_epochs=params.gate.refit_epochs,
+        waited_s=problem.waited_s,
     )
     offered = space.candidates(space.course.num_samples)
     _expect_runnable(space, offered)

@@ -40,6 +40,7 @@ class Problem:
     listed: Sequence[Machine] = ()  # weighed so that the plan can name them, and never chosen
     known: CostCalibration | None = None  # what earlier nights taught
     left_usd: float = 0.0  # of plan.explore_usd
+    waited_s: float = 0.0  # that is no time to train
 
 
 @dataclass(frozen=True, kw_only=True)

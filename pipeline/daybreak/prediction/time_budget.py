@@ -48,6 +48,7 @@ class NightWindow:
     after: tuple[StartupPart, ...]
     confidence: float
     num_nights: int = 0  # nights from which the latter was learned
+    waited_s: float = 0.0  # that the night has waited, for its day or for machines
 
     @property
     def after_s(self) -> float:
@@ -62,12 +63,15 @@ class NightWindow:
 
     @property
     def until_s(self) -> float:
-        """Seconds from the opening until training has to be done."""
-        return min(self.train_s, self.decide_s - self.after_s)
+        """Seconds from the opening until training has to be done, less what the night waited.
+
+        The stages before training take as long after a wait, so their share is kept of the whole time.
+        """
+        return min(self.train_s, self.decide_s - self.after_s) - self.waited_s / (1 - BEFORE_TRAINING)
 
     def hours(self, deadline_s: float) -> tuple[float, float]:
         """Returns `train_hours` and `decide_hours` that leave so many seconds to training, rounded up."""
-        until_s = deadline_s / (1 - BEFORE_TRAINING)
+        until_s = (deadline_s + self.waited_s) / (1 - BEFORE_TRAINING)
         return _up(until_s / HOUR_S), _up((until_s + self.after_s) / HOUR_S)
 
     def latest_start(self, night: Night, seconds: float) -> datetime:
@@ -97,6 +101,7 @@ def window(
     confidence: float,
     decided: Sequence[Decided] = (),
     refit_epochs: float = 0.0,
+    waited_s: float = 0.0,
 ) -> NightWindow:
     """Returns the time left for training; raises PlanError if the later stages alone do not fit."""
     days = max(1, (dataset.last_day - dataset.first_day).days + 1)
@@ -121,7 +126,13 @@ def window(
         after=tuple(after),
         confidence=confidence,
         num_nights=len(decided),
+        waited_s=waited_s,
     )
+    if there.until_s <= 0 < replace(there, waited_s=0.0).until_s:
+        raise PlanError(
+            f"the night waited {formats.duration(waited_s)}, which leaves no time to train until "
+            f"{night.train_until:%Y-%m-%d %H:%M} UTC; raise night.train_hours, or lower ingest.wait_hours"
+        )
     if there.until_s <= 0:
         fewer = "lower prepare.test_days" if test_days > 1 else "let the source deliver fewer samples a day"
         raise PlanError(

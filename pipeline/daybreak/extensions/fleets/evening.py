@@ -14,10 +14,11 @@ import json
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, PlanError
@@ -47,14 +48,20 @@ UNSEEN_S = (
 OVERDUE = 0.05  # share of its time that a job which should be done is expected to take still
 EVENING_S = 20 * HOUR_S  # for which dollars count
 AT_ANY_PRICE_USD = 1e9  # an hour
-Planned = Callable[[Sequence[Machine]], Plan]
+
+
+class Planned(Protocol):
+    """Plans the night by params on machines; raises PlanError where there is no plan."""
+
+    def __call__(self, params: PlanSections, available: Sequence[Machine], *, waited_s: float = 0.0) -> Plan:
+        """`waited_s` is what the night waited for machines."""
 
 
 def plan(
     home: Home,
     night: Night,
     profile: Profile,
-    planned: Callable[[Night, PlanSections, Sequence[Machine]], Plan],
+    planned: Planned,
     *,
     available: Sequence[Machine],
     params: PlanSections,
@@ -67,7 +74,7 @@ def plan(
         home: whose night it is.
         night: tonight's.
         profile: tonight's.
-        planned: the plan of a night by params on machines; raises PlanError where there is none.
+        planned: tonight's plan by params on machines; raises PlanError where there is none.
         available: machines that the backend has.
         params: tonight's.
     """
@@ -79,7 +86,7 @@ def plan(
     update = {"objective": "time", "usd_per_hour_saved": AT_ANY_PRICE_USD}
     fastest = params.model_copy(update={"plan": params.plan.model_copy(update=update)})
     offered = ways(
-        lambda there: planned(night, fastest, there),
+        partial(planned, fastest),
         profile,
         available=available,
         machines=machines,
@@ -87,18 +94,17 @@ def plan(
         most=params.plan.max_machines,
     )
     if not offered:  # none of the machines that are shared would do
-        return planned(night, params, available)
+        return planned(params, available)
     share, waited_s = turn(home, night, offered, refits=bool(params.gate.refit_epochs))
     name = share.way.machine
     there = [replace(each, count=share.way.num_machines) for each in available if each.name == name]
-    begun = replace(night, started_at=night.started_at + timedelta(seconds=round(waited_s)))
-    plan = planned(begun, fastest, there)
+    plan = planned(fastest, there, waited_s=waited_s)
     text = f"{share.way.num_machines} x {name} of the fleet's {machines[name]}"
     return replace(plan, reasons=replace(plan.reasons, share=text))
 
 
 def ways(
-    planned: Planned,
+    planned: Callable[[Sequence[Machine]], Plan],
     profile: Profile,
     *,
     available: Sequence[Machine],
