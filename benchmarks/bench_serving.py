@@ -6,7 +6,8 @@
     swaps      versions are swapped under 64 connections: requests that were not answered with 200
     killed     SIGKILL while 8 clients report outcomes, then restarted: acknowledged outcomes that are gone
     before     with BEFORE=COMMIT, that alone: our router and that of an earlier commit, in turns, each over a
-               home of its own code's; and how long each takes until it serves, with the version's process
+               home of its own code's; how long each takes until it serves, and to load a version;
+               and how much of its time a router waits for a core
 
 Targets: a bare app is the least that any FastAPI service costs, and an answer is also assigned, counted and
 logged; half of its requests/s and twice its P99 say that all of this costs no more than the web server does.
@@ -25,12 +26,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
 import requests
 import torch
 from safetensors.torch import save_file
@@ -52,6 +54,12 @@ ROUND_S = 2 if frame.QUICK else 4
 SWAPS = 4 if frame.QUICK else 12
 KILLS = 1 if frame.QUICK else 5
 ACKNOWLEDGED = 300 if frame.QUICK else 1000  # outcomes before each kill
+KINDS = {  # of figures beside an earlier router
+    "per_s": "requests/s",
+    "p50_ms": "P50 ms",
+    "p99_ms": "P99 ms",
+    "waited": "share of time waiting for a core",
+}
 USERS, ITEMS, LINES = 3000, 2000, 300_000
 WORKLOAD = "daybreak.examples.shop.recommender:Recommender"
 BEFORE = os.environ.get("BEFORE", "")
@@ -64,6 +72,27 @@ with router(home) as url:
     greet(url)
     print(url, took_s, flush=True)
     sys.stdin.read()
+"""
+# Starts a version's process at each line that it reads, and says how long that took.
+STARTS = """
+import os, sys, time; from pathlib import Path
+if Path("benchmarks").exists():
+    from daybreak.extensions.router import loading; from daybreak.storage import mlflow_client
+    from daybreak.storage.home import Home; home = Home.here(); session = mlflow_client.session(home)
+else:  # the older package; the newer one is installed
+    from pipeline.serving import loading; from pipeline.storage import mlflow_client
+    home = Path(os.environ["PIPELINE_HOME"]); session = mlflow_client.session()
+class Timed(loading.VersionProcess):
+    def __init__(self, *given, **named):
+        began = time.monotonic()
+        super().__init__(*given, **named)
+        print("started", time.monotonic() - began, flush=True)
+loading.VersionProcess = Timed
+with session as client:
+    name = client.search_registered_models()[0].name
+    loader = loading.VersionLoader(name, home=home, top=20, keep=10, answer_s=60)
+    for _ in sys.stdin:
+        loader.load(client, 1, arrays=None).close()
 """
 BARE = """
 from fastapi import FastAPI
@@ -129,7 +158,8 @@ def since(figures: dict[str, float]) -> NoReturn:
             subprocess.run, ["git", "worktree", "remove", "--force", str(theirs)], cwd=frame.ROOT, check=True
         )
         urls = {}
-        for who, root in (("before", theirs), ("now", frame.ROOT)):
+        roots = {"before": theirs, "now": frame.ROOT}
+        for who, root in roots.items():
             urls[who], figures[f"{who}, until it serves s"] = routers.enter_context(
                 router_of(root, folder / who)
             )
@@ -137,11 +167,27 @@ def since(figures: dict[str, float]) -> NoReturn:
             rounds: dict[str, list[dict[str, float]]] = {who: [] for who in urls}
             for _ in range(ROUNDS):
                 for who, url in urls.items():
-                    rounds[who].append(load(url, connections, ROUND_S, folder))
-            for key, words in (("per_s", "requests/s"), ("p99_ms", "P99 ms")):
+                    before = time_of(url)
+                    loaded = load(url, connections, ROUND_S, folder)
+                    ran, waited = (now - then for now, then in zip(time_of(url), before, strict=True))
+                    rounds[who].append(loaded | {"waited": waited / (ran + waited)})
+            for key, words in KINDS.items():
                 both = {who: statistics.median(one[key] for one in rounds[who]) for who in urls}
                 figures |= {f"{who}, {words}, {connections} connections": each for who, each in both.items()}
-                figures[f"now over before, {words}, {connections} connections"] = both["now"] / both["before"]
+                if key != "waited":  # which may be nothing
+                    ratio = both["now"] / both["before"]
+                    figures[f"now over before, {words}, {connections} connections"] = ratio
+        with contextlib.ExitStack() as starters:
+            starts = {
+                who: starters.enter_context(starts_of(root, folder / who)) for who, root in roots.items()
+            }
+            took = {who: list[float]() for who in roots}
+            for _ in range(ROUNDS):
+                for who, start in starts.items():
+                    took[who].append(start())
+        both = {who: statistics.median(each) for who, each in took.items()}
+        figures |= {f"{who}, start of a version's process s": each for who, each in both.items()}
+        figures["now over before, start of a version's process"] = both["now"] / both["before"]
     targets: dict[str, frame.Target] = {}
     for connections in CONNECTIONS:
         targets[f"now over before, requests/s, {connections} connections"] = (">=", 0.95)
@@ -149,25 +195,67 @@ def since(figures: dict[str, float]) -> NoReturn:
     frame.finish("serving", figures, targets)
 
 
+def time_of(url: str) -> tuple[float, float]:
+    """Seconds that the threads of a server have run, and that they have waited for a core, by Linux."""
+    port = int(url.rpartition(":")[2])
+    (pid,) = {one.pid for one in psutil.net_connections("tcp") if one.laddr.port == port and not one.raddr}
+    seconds = [0.0, 0.0]
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            ran, waited, _ = map(int, (thread / "schedstat").read_text().split())
+            seconds = [seconds[0] + ran / 1e9, seconds[1] + waited / 1e9]
+    return seconds[0], seconds[1]
+
+
 @contextlib.contextmanager
 def router_of(root: Path, folder: Path) -> Iterator[tuple[str, float]]:
     """The router of a checkout, by its own bench and code: its address, and the seconds until it served."""
-    is_older = not (root / "benchmarks").exists()
-    module = f"{'tests.' if is_older else ''}benchmarks.bench_serving"
+    module = f"{'tests.' if is_older(root) else ''}benchmarks.bench_serving"
     folder.mkdir()
+    with of_checkout(root, THEIRS.format(module=module), folder) as process:
+        assert process.stdout
+        line = next(line for line in process.stdout if line.startswith("http://"))
+        yield line.split()[0], float(line.split()[1])
+
+
+@contextlib.contextmanager
+def starts_of(root: Path, folder: Path) -> Iterator[Callable[[], float]]:
+    """What starts the process of a version of that router's home once, and returns the seconds it took."""
+    with of_checkout(root, STARTS, folder) as process:
+
+        def start() -> float:
+            assert process.stdin and process.stdout
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return float(next(line for line in process.stdout if line.startswith("started")).split()[1])
+
+        yield start
+
+
+def is_older(root: Path) -> bool:
+    """Whether the checkout has the package `pipeline`, whose rooms would hide standard modules."""
+    return not (root / "benchmarks").exists()
+
+
+@contextlib.contextmanager
+def of_checkout(root: Path, code: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that runs a text by the code of a checkout, until its input ends."""
+    home = str(folder / "home")
     process = subprocess.Popen(
-        [sys.executable, "-c", THEIRS.format(module=module), str(folder)],
+        [sys.executable, "-c", code, str(folder)],
         cwd=root,
-        # The older package is `pipeline`, whose rooms would hide modules of the standard library.
-        env={**os.environ, "PYTHONPATH": str(root) + f"{os.pathsep}{root / 'pipeline'}" * (not is_older)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(root) + f"{os.pathsep}{root / 'pipeline'}" * (not is_older(root)),
+            "DAYBREAK_HOME": home,
+            "PIPELINE_HOME": home,
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
-        assert process.stdout
-        line = next(line for line in process.stdout if line.startswith("http://"))
-        yield line.split()[0], float(line.split()[1])
+        yield process
     finally:
         process.communicate()  # it ends with its input
 
@@ -265,15 +353,22 @@ def load(url: str, connections: int, seconds: float, folder: Path) -> dict[str, 
     """Requests/s, P99 in ms and requests that were not answered with 200, by wrk."""
     words = "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(folder / "ask.lua"), url
     output = subprocess.run(["wrk", *words], capture_output=True, text=True, check=True).stdout
-    value, unit = re.findall(r"99%\s+([\d.]+)(us|ms|s)\b", output)[0]
+    shares = dict(re.findall(r"(50|99)%\s+([\d.]+(?:us|ms|s))\b", output))
     errors = re.findall(r"Non-2xx or 3xx responses: (\d+)", output)
     sockets = re.findall(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", output)
     return {
         "per_s": float(re.findall(r"Requests/sec:\s+([\d.]+)", output)[0]),
-        "p99_ms": float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit],
+        "p50_ms": milliseconds(shares["50"]),
+        "p99_ms": milliseconds(shares["99"]),
         "num": float(re.findall(r"(\d+) requests in", output)[0]),
         "lost": float(sum(map(int, [*errors, *(sockets[0] if sockets else ())]))),
     }
+
+
+def milliseconds(text: str) -> float:
+    """A time as wrk writes it, in ms."""
+    value, unit = re.findall(r"([\d.]+)(us|ms|s)", text)[0]
+    return float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit]
 
 
 def speed(figures: dict[str, float], bare: str, url: str, folder: Path) -> None:
