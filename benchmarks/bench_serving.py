@@ -80,7 +80,8 @@ if Path("benchmarks").exists():
     from daybreak.extensions.router import loading; from daybreak.storage import mlflow_client
     from daybreak.storage.home import Home; home = Home.here(); session = mlflow_client.session(home)
 else:  # the older package; the newer one is installed
-    from pipeline.serving import loading; from pipeline.storage import mlflow_client
+    from importlib import import_module; loading = import_module("pipeline.serving.loading")
+    mlflow_client = import_module("pipeline.storage.mlflow_client")
     home = Path(os.environ["PIPELINE_HOME"]); session = mlflow_client.session()
 class Timed(loading.VersionProcess):
     def __init__(self, *given, **named):
