@@ -215,6 +215,32 @@ def test_the_record_keeps_the_attempts_their_price_and_the_curve_of_the_loss():
     assert training.losses[-1] == (6000, pytest.approx(1 / 595, rel=0.02))
 
 
+@pytest.mark.parametrize(
+    ("beats", "before"),
+    [
+        ([(1, 30, "2 x L4"), (19, 600, "2 x L4"), (49, 900, "2 x L4")], (19.0, 600)),
+        ([(1, 5_030, "2 x L4"), (19, 5_600, "2 x L4"), (49, 5_900, "2 x L4")], (21.0, 570)),  # went on
+        ([(1, 30, "NVIDIA L4"), (19, 600, "NVIDIA L4"), (49, 900, "2 x L4")], None),  # the other came later
+    ],
+)
+def test_what_is_learned_of_a_run_before_a_restart_is_its_own(beats, before):
+    recipe, path = submitted(NIGHT)
+    (path / "job.json").write_text(records.dumps(recipe))
+    finish(path)  # its workers began after 0 and 20 s
+    lines = [
+        {
+            "time": (NIGHT.started_at + timedelta(seconds=at)).isoformat(),
+            "num_updates": num_updates,
+            "seen": num_updates,
+            "loss": 1.0,
+            "device": device,
+        }
+        for at, num_updates, device in beats
+    ]
+    (path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert collect(path, JobAttempts(path), cost_usd=0.3, logs="").before_restart == before
+
+
 def test_the_curve_of_the_loss_has_nothing_that_a_restart_took_back():
     lost = [{"seen": 10 * at, "loss": 1.0} for at in range(1, 31)]
     again = [{"seen": 200 + 10 * at + 5, "loss": 0.5} for at in range(20)]  # from the checkpoint at 200

@@ -15,7 +15,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.backend import JobState
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.record_parts import JobForecast, Placement, Rental
+from daybreak.contract.record_parts import JobForecast, JobSpan, Placement, Rental
 from daybreak.contract.record_types import Plan
 from daybreak.jobs import launcher, observed_job, reconciler
 from daybreak.jobs.collector import MODEL
@@ -29,9 +29,33 @@ from daybreak.training import supervision
 from daybreak.training.recipe import MOVING, Progress
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
+from tests.minimal_records import minimal_training
 from tests.training import nights
 
 pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_a_refit_is_planned_at_the_rate_of_the_machines_that_it_gets():
+    plan = nights.plan(num_samples=32_000)
+    ended_at = NIGHT.started_at + timedelta(hours=6)
+    spans = [
+        JobSpan(rental=rental, asked_at=asked, ran_at=asked, ended_at=asked + timedelta(hours=3), end="moved")
+        for rental, asked in (
+            (plan.rental, NIGHT.started_at),
+            (replace(plan.rental, machine="slower"), ended_at - timedelta(hours=3)),
+        )
+    ]
+    training = minimal_training(
+        num_samples=32_000,
+        num_updates=1000,
+        num_restarts=1,
+        elapsed_s=6 * 3600.0,
+        ended_at=ended_at,
+        before_restart=(600.0, 500),
+    )
+    for attempts, expected_s in (((), 6 * 3600.0 / 32_000), (tuple(spans), 600.0 / (500 * 32))):
+        refit = launcher._plan_of_refit(plan, replace(training, attempts=attempts), 3_200)
+        assert refit.forecast.expected_s == pytest.approx(startup.start_s(plan) + 3_200 * expected_s)
 
 
 def test_the_first_call_submits_the_second_waits_and_the_last_collects():

@@ -4,6 +4,8 @@ import json
 import logging
 import re
 import subprocess
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -11,7 +13,7 @@ from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.record_types import Batch, Plan
 from daybreak.machines import pricelist
-from tests.planning.jobs import DATASET, night, profile
+from tests.planning.jobs import DATASET, STARTED, night, profile
 
 PARAMS = """\
 source: some.module:Class
@@ -98,7 +100,11 @@ def test_what_helps_after_a_wait_counts_from_the_opening(home, caplog):
     records.write(batch, records.RUN)
     records.write(night(hours=9.1), records.RUN)
     assert cli.main(["plan"]) == 78
-    assert "the night waited 9 h, which leaves no time to train until 2011-09-01 20:06 UTC" in caplog.text
+    assert "no time to train; raise night.train_hours above 9.5, or let it wait less" in caplog.text
+    of_decision = replace(night(hours=20), decide_until=STARTED + timedelta(hours=9.2))
+    records.write(of_decision, records.RUN)
+    assert cli.main(["plan"]) == 78
+    assert "no time to train; raise night.decide_hours above 9.8, or let it wait less" in caplog.text
     records.write(night(hours=9.6), records.RUN)
     assert cli.main(["plan"]) == 78
     (hours,) = re.findall(r"the least that helps: night.train_hours ([\d.]+)", caplog.text)

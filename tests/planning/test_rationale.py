@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from daybreak.contract.record_parts import MonthBudget
-from daybreak.contract.record_types import Batch, Plan
+from daybreak.contract.record_types import Plan
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.planning.planner import plan
 from daybreak.planning.rationale import around, picture, rationale, rows
@@ -35,15 +35,14 @@ def test_the_first_line_says_what_is_rented_at_what_price_and_why_not_the_next(m
     assert first.endswith(f"Next best: {made.reasons.runner_up}.")
 
 
-def test_what_the_night_waited_for_its_day_is_not_left_to_the_deadline(made):
-    tonight = night(hours=3, budget_usd=2)
-    batch = Batch(day=tonight.day, num_rows=1, num_bytes=1, digest="", late_days=(), waited_hours=1)
-    waited, before, left, _ = around(made, tonight, batch)
-    assert waited == ("waited for the day", 3600, None)
-    whole_s = sum(portion.expected_s for portion in made.forecast.portions)
+def test_what_the_night_waited_is_not_left_to_the_deadline(made):
+    tonight, late = night(hours=3, budget_usd=2), replace(made, waited_s=3600.0)
+    waited, before, left, _ = around(late, tonight)
+    assert waited == ("waited for its day or for machines", 3600, None)
+    whole_s = sum(portion.expected_s for portion in late.forecast.portions)
     assert whole_s + before[1] + left[1] == pytest.approx(2 * 3600)
     assert before[1] == pytest.approx(0.05 * 3 * 3600, rel=0.1)  # as long as without the wait
-    assert "waited for the day" in rationale(made, tonight, batch)
+    assert "waited for its day or for machines" in rationale(late, tonight)
 
 
 def test_what_the_month_has_left_is_said(made):

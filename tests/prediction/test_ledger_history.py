@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_parts import JobSpan, Live, Rental, Taken
+from daybreak.contract.record_parts import JobSpan, Live, Rental, Size, Sync, Taken
 from daybreak.contract.record_types import Evaluation, Night, Plan, Profile, Training, Verdict
 from daybreak.contract.sections import Params, PlanParams, TrainParams
 from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
@@ -161,7 +161,7 @@ def test_a_night_whose_machines_could_not_be_had_teaches_of_those_that_it_ran_on
     whole = replace(took(plain, 1.0), ended_at=ended_at, start_s=600.0)
     began_at = ended_at - timedelta(seconds=whole.elapsed_s)
 
-    def learned_on(*rentals: Rental) -> list[str]:
+    def learned_on(*rentals: Rental) -> tuple[list[str], set[str]]:
         refused = JobSpan(
             rental=asked, asked_at=STARTED, ended_at=began_at - timedelta(seconds=300), end="refused"
         )
@@ -170,10 +170,39 @@ def test_a_night_whose_machines_could_not_be_had_teaches_of_those_that_it_ran_on
             for one in rentals
         ]
         entry = replace(ran(replace(whole, attempts=(refused, *ran_on))), plan=plain)
-        return [each.machine for each in learned([entry]).past]
+        known = learned([entry])
+        assert {machine for machine, *_ in known.runs} == {one.machine for one in rentals}
+        return [each.machine for each in known.past], {*known.starts}
 
-    assert learned_on(replace(asked, region="us-east4")) == ["g2-standard-4"]
-    assert learned_on(replace(asked, machine="a2-highgpu-1g")) == ["a2-highgpu-1g"]
+    assert learned_on(replace(asked, region="us-east4")) == (["g2-standard-4"], {"g2-standard-4"})
+    assert learned_on(replace(asked, machine="a2-highgpu-1g")) == (["a2-highgpu-1g"], set())
+    assert learned_on() == ([], set())  # the requests for what it ran on are forgotten
+
+
+def test_updates_of_a_batch_that_grew_count_by_their_mean_size():
+    plain = planned(night())
+    grown = replace(
+        plain, sizes=tuple(Size(batch_size=256 * n, micro_batch_size=256, update_s=n) for n in (1, 4))
+    )
+    whole = took(plain, 1.0)
+    quarter = replace(whole, num_updates=whole.num_updates // 4)
+    (of_plain,), (of_grown,) = (
+        learned([replace(ran(one), plan=made)]).past for one, made in ((whole, plain), (quarter, grown))
+    )
+    assert of_grown.setting.micro_batch_size * of_grown.setting.num_passes == pytest.approx(1024, rel=0.01)
+    assert of_grown.ratio == pytest.approx(of_plain.ratio, rel=0.1)
+    again = replace(quarter, num_restarts=1, before_restart=(2000.0, 500))
+    assert learned([replace(ran(again), plan=grown)]).past == []
+    averaged = replace(again, sync=Sync(every=16))
+    assert learned([replace(ran(averaged), plan=plain)]).past == []
+    assert len(learned([replace(ran(replace(again, sync=Sync())), plan=plain)]).past) == 1
+
+
+def test_machines_of_which_some_never_came_teach_nothing_of_all():
+    several = replace(planned(night()), rental=Rental(machine="g2-standard-4", num_machines=4))
+    whole = replace(took(several, 1.0), device="2 x NVIDIA L4")
+    assert learned([replace(ran(whole), plan=several)]).past == []
+    assert len(learned([replace(ran(replace(whole, device="4 x NVIDIA L4")), plan=several)]).past) == 1
 
 
 def test_nights_that_came_later_do_not_change_the_plan(nights, repository):

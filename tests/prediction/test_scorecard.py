@@ -16,9 +16,9 @@ from daybreak.prediction.scorecard import (
     NIGHTS,
     Z90,
     PredictionOutcome,
-    against_interval,
     outcome,
     scorecard,
+    within_interval,
 )
 from tests.minimal_records import minimal_training
 
@@ -162,7 +162,7 @@ def test_nights_that_went_on_to_cheaper_machines_are_compared_by_their_rate_befo
     assert compared.actual_s == pytest.approx(60 + 3 + 3_000 * 100 / 30)
     assert compared.held
     assert scorecard([compared] * 20).widen == 1.0
-    assert against_interval(HOURS, ahead) == "on other machines than its interval is for"
+    assert within_interval(HOURS, ahead) is None
     slow = outcome("n", HOURS, moved(FAST, CHEAP, first_s=6_003.0, stopped_by="deadline"))
     assert not slow.held
     assert scorecard([slow] * 20).widen > 1.0
@@ -178,7 +178,7 @@ def test_the_same_machines_elsewhere_or_a_restart_take_the_time_that_was_forecas
     again = moved(FAST, replace(FAST, region="europe-west4", strategy="spot"), first_s=3_000.0)
     compared = outcome("n", HOURS, again)
     assert compared.actual_s == again.took_s
-    assert against_interval(HOURS, again) == "outside its interval"
+    assert within_interval(HOURS, again) is False
 
 
 def test_what_was_needed_is_the_deviation_that_would_have_held():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from daybreak.contract.record_parts import JobSpan
 from daybreak.report import night_rows
 from daybreak.report.night_rows import NightRow, NightRows, row_of
 from daybreak.storage import branch, ledger
@@ -109,6 +110,21 @@ def test_the_anchor_is_scored_by_itself_and_a_champion_that_is_its_own_anchor_as
 def test_a_rollback_has_a_row_without_a_figure_of_the_night_it_goes_back_to() -> None:
     row = row_of(replace(whole(), rollback=True))
     assert (row.outcome, row.serves, row.usd, row.score, row.num_rows) == ("rollback", 12, None, None, None)
+
+
+def test_a_night_that_moved_to_other_machines_is_no_forecast_that_failed() -> None:
+    entry = whole()
+    assert entry.plan and entry.training
+    outside = replace(entry.training, elapsed_s=9 * entry.plan.forecast.interval[1])
+    assert row_of(replace(entry, training=outside)).held is False
+    span = JobSpan(
+        rental=replace(entry.plan.rental, machine="another"),
+        asked_at=entry.night.started_at,
+        ran_at=entry.night.started_at,
+        ended_at=entry.night.train_until,
+        end="finished",
+    )
+    assert row_of(replace(entry, training=replace(outside, attempts=(span,)))).held is None
 
 
 def test_a_late_decision_is_told_from_one_in_time() -> None:

@@ -225,6 +225,7 @@ class Plan(Record):
     spot: SpotOutlook | None = None  # None: on demand, or without the extension `spot`
     # Of expected_usd: beyond the best that is known, to learn; below 0 where it costs less if it is in time.
     explore_usd: float = 0.0
+    waited_s: float = 0.0  # that the night had waited, for its day or for machines
     reasons: PlanReasons
 
 

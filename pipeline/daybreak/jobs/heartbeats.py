@@ -7,8 +7,8 @@ from math import inf
 from statistics import fmean
 from typing import Any
 
-from daybreak.jobs.observed_lifetimes import num_devices
 from daybreak.jobs.outlook import Outlook, Rate, measured
+from daybreak.machines.startup import num_devices
 from daybreak.training.loss_watch import rose
 from daybreak.training.recipe import Progress
 

@@ -30,6 +30,7 @@ from daybreak.jobs.reconciler import Reconciler
 from daybreak.jobs.submissions import JobAttempt, JobAttempts
 from daybreak.machines.losses import mean_time_to_loss_s
 from daybreak.machines.startup import start_s
+from daybreak.prediction.scorecard import alike, first_run, has_moved
 from daybreak.storage.home import Home
 from daybreak.storage.journal import Timeout, alone
 from daybreak.storage.source_code import frame_digest, source_digest
@@ -179,7 +180,11 @@ def refit(
 
 def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
     """Returns the plan of a job as the one before, but of so many samples, at the pace that was measured."""
-    expected_s = start_s(plan) + num_samples * training.elapsed_s / max(training.num_samples, 1)
+    pace_s = training.elapsed_s / max(training.num_samples, 1)
+    first = first_run(plan, training) if has_moved(plan, training) else None
+    if first and alike(first.rental, plan.rental):
+        pace_s = first.elapsed_s / (first.num_updates * plan.batch_size)
+    expected_s = start_s(plan) + num_samples * pace_s
     return replace(
         plan,
         num_samples=num_samples,

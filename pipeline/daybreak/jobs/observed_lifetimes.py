@@ -6,11 +6,12 @@ that goes on without a machine that it lost tells of that by a heartbeat of fewe
 its machines ended, and what the others lived after that is left out.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
+
+from daybreak.machines.startup import num_devices
 
 Line = Mapping[str, Any]  # of a file of JSON lines
 
@@ -43,16 +44,6 @@ def _fewer_at(heartbeats: Sequence[Line]) -> float | None:
         if num_devices(after["device"]) < num_devices(before["device"]):
             return _seconds(after["time"])
     return None
-
-
-def num_devices(names: str) -> int:
-    """Returns how many devices are named, in the words of training/devices.py.
-
-    >>> num_devices("4 x NVIDIA L4 + Tesla T4")
-    5
-    """
-    counts = (re.match(r"(\d+) x ", each) for each in names.split(" + "))
-    return sum(int(count[1]) if count else 1 for count in counts)
 
 
 def start_s(submissions: Sequence[Line], starts: Iterable[Line]) -> float | None:

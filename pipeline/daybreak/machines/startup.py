@@ -8,6 +8,7 @@ Several machines are asked for at once, and the first step waits for the slowest
 the data: of n equal lognormal times, the one at the p-quantile of the largest is at p**(1/n) of each.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -112,6 +113,16 @@ def waits(
         )
         for later, spread_of_slowest in map(slowest, counts)
     ]
+
+
+def num_devices(names: str) -> int:
+    """Returns how many devices are named, in the words of training/devices.py.
+
+    >>> num_devices("4 x NVIDIA L4 + Tesla T4")
+    5
+    """
+    counts = (re.match(r"(\d+) x ", each) for each in names.split(" + "))
+    return sum(int(count[1]) if count else 1 for count in counts)
 
 
 @cache

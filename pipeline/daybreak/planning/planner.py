@@ -278,6 +278,7 @@ def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Pla
         sync=estimate.sync,
         num_samples=best.num_samples,
         checkpoint_every_s=problem.params.train.checkpoint_every_s or estimate.checkpoint_every_s,
+        waited_s=problem.waited_s,
         fallbacks=fallback.placements(fallbacks, job, night, limits, there),
         cheaper=fallback.placements(slower, job, night, limits, there),
         reasons=PlanReasons(

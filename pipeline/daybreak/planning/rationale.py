@@ -34,7 +34,7 @@ def _lines(plan: Plan, night: Night, batch: Batch | None) -> Iterator[str]:
         yield from picture(options)
     if plan.forecast.portions:
         yield ""
-        yield from _waterfall(plan, around(plan, night, batch))
+        yield from _waterfall(plan, around(plan, night))
 
 
 def sentences(plan: Plan, night: Night) -> Iterator[str]:
@@ -182,11 +182,9 @@ def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:
     return place
 
 
-def around(
-    plan: Plan, night: Night, batch: Batch | None = None
-) -> tuple[tuple[str, float, float | None], ...]:
+def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], ...]:
     """Returns the rest of the night around the plan's portions: name, seconds, dollars (None: not billed)."""
-    waited_s = batch.waited_hours * HOUR_S if batch else 0.0
+    waited_s = plan.waited_s
     window_s = (night.train_until - night.started_at).total_seconds() - waited_s
     after_s = (night.decide_until - night.train_until).total_seconds()
     after = "kept for evaluation and gate"  # in plans of earlier nights, which did not predict them
@@ -198,7 +196,7 @@ def around(
     before_s, forecast = (window_s + waited_s) * BEFORE_TRAINING, plan.forecast
     left_s, left_usd = window_s - before_s - forecast.expected_s, night.budget_usd - forecast.expected_usd
     return (
-        *([("waited for the day", waited_s, None)] if waited_s else ()),
+        *([("waited for its day or for machines", waited_s, None)] if waited_s else ()),
         ("kept for the stages before", before_s, None),
         ("left to the deadline", left_s, left_usd),
         (after, after_s, None),

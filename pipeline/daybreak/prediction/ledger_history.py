@@ -6,7 +6,7 @@ whenever it is made.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -18,7 +18,7 @@ from daybreak.machines import catalog
 from daybreak.machines.startup import IN_RUN_S, wait
 from daybreak.prediction.calibration import NIGHTS_AHEAD, CostCalibration, PastUpdateTime, ratio
 from daybreak.prediction.efficiency import Reached
-from daybreak.prediction.scorecard import card_of, first_run
+from daybreak.prediction.scorecard import alike, card_of, first_rental, first_run
 from daybreak.prediction.time_budget import Decided
 from daybreak.prediction.update_time import by_profile, update
 from daybreak.profiling import remedies
@@ -40,11 +40,7 @@ def calibration_of(
     past = [_past(entry, machines=machines, num_workers=num_workers) for entry in entries]
     calibration = CostCalibration.of(
         tuple(each for each in past if each),
-        runs=Counter(
-            (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines)
-            for e in entries
-            if e.plan and not e.plan.rental.others
-        ),
+        runs=Counter(_runs(entries)),
         starts=_starts(entries, machines),
         hazard=next((learned(entries) for learned in hooks.functions("hazard")), None),
         reached=_reached(entries),
@@ -64,13 +60,22 @@ def explored_usd(entries: Sequence[Entry]) -> float:
     return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
 
 
+def _runs(entries: Sequence[Entry]) -> Iterator[tuple[str, int, int]]:
+    """Yields machine, batch size and number of machines of each night that was planned, or trained."""
+    for e in entries:
+        if e.plan:
+            rental = first_rental(e.plan, e.training) if e.training else e.plan.rental
+            if rental and not rental.others:
+                yield rental.machine, e.plan.batch_size, rental.num_machines
+
+
 def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> PastUpdateTime | None:
     """Returns a night's update relative to its profile's prediction; None where there is no usable ratio."""
     plan, training, profile = entry.plan, entry.training, entry.profile
     if not (plan and training and profile and entry.dataset):
         return None
     ran = first_run(plan, training)
-    if ran is None:
+    if ran is None or (training.num_restarts and _may_differ(plan, training)):
         return None
     machine = _machine(ran.rental, profile, entry.night, machines)
     if machine is None:
@@ -82,7 +87,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
     )
     here = ran.rental.is_local
     on, processes = (measured, num_workers) if here else (machine, machine.num_workers)
-    batch_size = _mean_batch(plan) if _has_ended(training) else plan.batch_size
+    batch_size = _mean_batch(plan, training)
     predicted = update(
         as_run,
         on,
@@ -122,13 +127,19 @@ def _least_s(profile: Profile, machine: Machine, num_machines: int, batch_size: 
     return profile.flops_per_sample * batch_size / rate if rate else 0.0
 
 
-def _has_ended(training: Training) -> bool:
-    """Returns whether the updates that count include the last of the plan, which has fewer samples."""
-    return training.stopped_by == "finished" and not training.num_restarts
+def _may_differ(plan: Plan, training: Training) -> bool:
+    """Returns whether updates before a restart may have had another size, or summed other gradients."""
+    return bool(plan.sizes) or any(sync is not None and sync.every > 1 for sync in (plan.sync, training.sync))
 
 
-def _mean_batch(plan: Plan) -> int:
-    """Returns the mean samples of an update, of which the last has fewer."""
+def _mean_batch(plan: Plan, training: Training) -> int:
+    """Returns the mean samples of the updates that count; the last has fewer, and those before may grow."""
+    if training.num_restarts or not training.num_updates:
+        return plan.batch_size
+    if plan.sizes:
+        return ceil(training.num_samples / training.num_updates)
+    if training.stopped_by != "finished":
+        return plan.batch_size
     return ceil(plan.num_samples / ceil(plan.num_samples / plan.batch_size))
 
 
@@ -138,7 +149,10 @@ def _starts(entries: Sequence[Entry], machines: Sequence[Machine]) -> dict[str, 
     for e in entries:
         if not (e.plan and e.training and e.profile and e.dataset) or e.training.start_s is None:
             continue
-        machine = _machine(e.plan.rental, e.profile, e.night, machines)
+        rental = first_rental(e.plan, e.training)
+        if rental is None or not alike(rental, e.plan.rental):  # another's start came after a refusal
+            continue
+        machine = _machine(rental, e.profile, e.night, machines)
         if machine is not None:
             number = e.plan.rental.num_machines
             prior_s = wait(machine, num_bytes=e.dataset.num_bytes, num_machines=number).seconds

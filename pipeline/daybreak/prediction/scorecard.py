@@ -22,7 +22,7 @@ from statistics import median
 from daybreak.contract.formats import percent, percents
 from daybreak.contract.record_parts import JobSpan, Rental
 from daybreak.contract.record_types import Plan, Training
-from daybreak.machines.startup import IN_RUN_S, Z90
+from daybreak.machines.startup import IN_RUN_S, Z90, num_devices
 from daybreak.storage.ledger import Entry
 
 NIGHTS = 60  # most that are scored
@@ -40,7 +40,7 @@ class PredictionOutcome:
     predicted_s: float
     low_s: float
     high_s: float
-    actual_s: float
+    actual_s: float  # of a night that moved to other machines: by its rate before
     finished: bool = True  # otherwise it was stopped, and would have taken longer
     widened: float = 1.0  # multiple of the plain interval
 
@@ -93,12 +93,26 @@ class FirstRun:
     num_updates: int
 
 
-def first_run(plan: Plan, training: Training) -> FirstRun | None:
-    """Returns the first run of a night; None where it was too short to tell a rate."""
+def first_rental(plan: Plan, training: Training) -> Rental | None:
+    """Returns the machines that a night first trained on; None where its requests for them are forgotten."""
     began_at = training.ended_at and training.ended_at - timedelta(seconds=training.elapsed_s)
     ran = [one for one in _ran(training) if not began_at or one.asked_at <= began_at]
-    rental = ran[-1].rental if ran else plan.rental
+    if training.attempts and not ran:
+        return None
+    return ran[-1].rental if ran else plan.rental
+
+
+def first_run(plan: Plan, training: Training) -> FirstRun | None:
+    """Returns the first run of a night.
+
+    None where its machines are not known, some of them never came, or it was too short to tell a rate.
+    """
+    rental = first_rental(plan, training)
+    if rental is None:
+        return None
     if not training.num_restarts:
+        if training.device and num_devices(training.device) < rental.num_machines:  # some never came
+            return None
         return FirstRun(rental=rental, elapsed_s=training.elapsed_s, num_updates=training.num_updates)
     elapsed_s, num_updates = training.before_restart or (0.0, 0)
     if elapsed_s < LEAST_S or not num_updates:
@@ -106,18 +120,25 @@ def first_run(plan: Plan, training: Training) -> FirstRun | None:
     return FirstRun(rental=rental, elapsed_s=elapsed_s, num_updates=num_updates)
 
 
+def alike(one: Rental, other: Rental) -> bool:
+    """Returns whether rentals have the same machines, as many of them, in whatever region."""
+    return (one.machine, one.num_machines, one.others) == (other.machine, other.num_machines, other.others)
+
+
 def has_moved(plan: Plan, training: Training) -> bool:
     """Returns whether any of the training was on other machines than the plan's, in whatever region."""
-    return any(not _alike(one.rental, plan.rental) for one in _ran(training))
+    return any(not alike(one.rental, plan.rental) for one in _ran(training))
 
 
-def against_interval(plan: Plan, training: Training) -> str:
-    """Returns how the time of a night lies to the plan's interval, in words."""
+def within_interval(plan: Plan, training: Training) -> bool | None:
+    """Returns whether training came to its end within the plan's interval.
+
+    None where it moved to other machines, for which there was no interval.
+    """
     if has_moved(plan, training):
-        return "on other machines than its interval is for"
+        return None
     low_s, high_s = plan.forecast.interval
-    is_inside = training.stopped_by == "finished" and low_s <= training.took_s <= high_s
-    return "inside its interval" if is_inside else "outside its interval"
+    return training.stopped_by == "finished" and low_s <= training.took_s <= high_s
 
 
 def outcome(night: str, plan: Plan, training: Training) -> PredictionOutcome | None:
@@ -176,15 +197,13 @@ def _ran(training: Training) -> list[JobSpan]:
     return [one for one in training.attempts if one.ran_at]
 
 
-def _alike(one: Rental, other: Rental) -> bool:
-    """Returns whether rentals have the same machines, as many of them, in whatever region."""
-    return (one.machine, one.num_machines, one.others) == (other.machine, other.num_machines, other.others)
-
-
 def _at_first_rate_s(plan: Plan, training: Training) -> float | None:
-    """Returns the seconds that training would have taken at its rate on the plan's machines, if known."""
+    """Returns the seconds that training would have taken at its first rate, on the plan's machines.
+
+    None where that is unknown, or where the batch may grow.
+    """
     first = first_run(plan, training)
-    if first is None or not _alike(first.rental, plan.rental) or plan.sizes:
+    if first is None or not alike(first.rental, plan.rental) or plan.sizes:
         return None
     num_updates = ceil(plan.num_samples / plan.batch_size)
     work_s = (first.elapsed_s - IN_RUN_S) * num_updates / first.num_updates

@@ -129,9 +129,12 @@ def window(
         waited_s=waited_s,
     )
     if there.until_s <= 0 < replace(there, waited_s=0.0).until_s:
+        by_decision = there.decide_s - there.after_s < there.train_s
+        key = "night.decide_hours" if by_decision else "night.train_hours"
         raise PlanError(
-            f"the night waited {formats.duration(waited_s)}, which leaves no time to train until "
-            f"{night.train_until:%Y-%m-%d %H:%M} UTC; raise night.train_hours, or lower ingest.wait_hours"
+            f"the night waited {formats.duration(waited_s)} for its day or for machines, which leaves no "
+            f"time to train; raise {key} above {there.hours(0.0)[by_decision]:g}, or let it wait less: by "
+            f"ingest.wait_hours, or by more machines of the fleet"
         )
     if there.until_s <= 0:
         fewer = "lower prepare.test_days" if test_days > 1 else "let the source deliver fewer samples a day"

@@ -294,10 +294,9 @@ def _of_plan(plan: Plan, training: Training | None) -> str:
     if training is None:
         expected = f"{duration(plan.forecast.expected_s)}, {formats.dollars(plan.forecast.expected_usd)}"
         return f"{plan.rental}: {expected} planned"
-    return (
-        f"{duration(training.took_s)} of {duration(plan.forecast.expected_s)} planned, "
-        f"{scorecard.against_interval(plan, training)}"
-    )
+    is_inside = scorecard.within_interval(plan, training)
+    how = {True: "inside its interval", False: "outside its interval", None: "by moving to other machines"}
+    return f"{duration(training.took_s)} of {duration(plan.forecast.expected_s)} planned, {how[is_inside]}"
 
 
 def lineage(entry: Entry) -> dict[str, str]:

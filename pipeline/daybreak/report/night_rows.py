@@ -20,6 +20,7 @@ from daybreak.contract import records
 from daybreak.contract.record_parts import Rental
 from daybreak.contract.record_types import Plan, Predictions, Training
 from daybreak.contract.units import HOUR_S
+from daybreak.prediction import scorecard
 from daybreak.registry import approval
 from daybreak.report import outcome, standing
 from daybreak.report.outcome import NightView
@@ -73,6 +74,7 @@ class NightRow:
     budget_usd: float = 0.0
     predicted_s: tuple[float, float, float] | None = None  # low, middle, high of the plan's 90 % interval
     predicted_usd: float | None = None
+    held: bool | None = None  # was the time in that interval? None: nothing to compare, as where it moved
     is_whole: bool = True  # training came to its own end
     score: float | None = None  # of the challenger on tonight's held-out samples
     champion_score: float | None = None  # on the same
@@ -135,13 +137,6 @@ class NightRow:
         """Returns whether the decision came after its deadline."""
         return self.decided_s is not None and self.decided_s > self.decide_within_s > 0
 
-    @property
-    def held(self) -> bool | None:
-        """Returns whether the time was in the interval that was predicted; None where nothing was."""
-        if self.predicted_s is None or self.trained_s is None or not self.elapsed_s:
-            return None
-        return self.is_whole and self.predicted_s[0] <= self.trained_s <= self.predicted_s[2]
-
 
 def row_of(entry: Entry) -> NightRow:
     """Returns the row of an entry of the ledger."""
@@ -182,8 +177,10 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
     judged = None
     if effect and effect.low is not None and effect.high is not None:
         judged = (effect.low, effect.mean, effect.high)
+    scored = scorecard.outcome(night.id, plan, training) if plan and training else None
     return replace(
         row,
+        held=scored.held if scored else None,
         challenger=verdict.challenger if verdict else 0,
         failed=verdict.failed if verdict else "",
         started_at=night.started_at.timestamp(),
@@ -377,6 +374,6 @@ def _code() -> str:
     """Returns a digest of the code that a row is made by."""
     folder = Path(__file__).parent
     files = (Path(__file__), folder / "outcome.py", folder / "standing.py")
-    others = (Path(str(module.__file__)) for module in (night_events,))
+    others = (Path(str(module.__file__)) for module in (night_events, scorecard))
     texts = (path.read_text() for path in (*files, *others))
     return records.text_digest("".join(texts))[:12]

@@ -21,7 +21,7 @@ from daybreak.data import data_docs
 from daybreak.data.data_docs import DOCS
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.planning import rationale
-from daybreak.prediction.scorecard import against_interval
+from daybreak.prediction.scorecard import within_interval
 from daybreak.profiling.explain import explain
 from daybreak.registry.description import in_the_long_run
 from daybreak.report import (
@@ -149,10 +149,10 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         before=lambda rule: bad_rows.before(rule, history, entry.night.id),
         row_text=bad_rows.texts,
         options=entry.plan.reasons.options[: rationale.ROWS] if entry.plan else (),
-        beside=rationale.around(entry.plan, entry.night, entry.batch) if entry.plan else (),
+        beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
         chance=rationale.chance_in_percent,
-        against_interval=against_interval,
+        within_interval=within_interval,
         stopped=evidence.STOPPED,
         waits=outcome.waits,
         learning=evidence.learning(entry.training) if entry.training else "",

@@ -199,11 +199,16 @@ def _of_training(entry: Entry) -> Iterable[str]:
         ],
     )
     device = f" ({plain(training.device)})" if training.device else ""
+    interval = f"the plan's 90 % interval, {' to '.join(map(formats.duration, forecast.interval))}"
+    is_inside = scorecard.within_interval(plan, training)
+    how = f"the time is {'inside' if is_inside else 'outside'} {interval}"
+    if is_inside is None:
+        how = f"{interval}, is for the first of these machines alone"
+    ran = [str(one.rental) for one in training.attempts if one.ran_at]
+    machines = dict.fromkeys(ran or [str(plan.rental)])
     yield (
-        f"Trained on {plan.rental}{device}, {formats.counted(training.num_restarts, 'restart')}, "
-        f"stopped by {training.stopped_by}. The plan gave a 90 % interval of "
-        f"{formats.duration(forecast.interval[0])} to {formats.duration(forecast.interval[1])}; the time is "
-        f"{scorecard.against_interval(plan, training)}."
+        f"Trained on {', then on '.join(machines)}{device}, "
+        f"{formats.counted(training.num_restarts, 'restart')}, stopped by {training.stopped_by}; {how}."
     )
 
 

@@ -154,7 +154,11 @@ def _predicted(nights: Sequence[NightRow]) -> Chart | None:
         share = min(max(math.log(ratio) / reach, -1.0), 1.0)
         return HEIGHT * (0.5 - share * (0.5 - ROOM))
 
-    held = [n.held for n in nights]
+    places = [y(ratio) if ratio else None for ratio in ratios]
+    inside, outside = (
+        [place if (n.held is False) == missed else None for n, place in zip(nights, places, strict=True)]
+        for missed in (False, True)
+    )
     return _chart(
         nights,
         "Actual time, against the plan's",
@@ -162,8 +166,8 @@ def _predicted(nights: Sequence[NightRow]) -> Chart | None:
         [
             _spans(spans, y),
             _line([1.0] * len(nights), y, "limit"),
-            *_dots([y(r) if r and ok else None for r, ok in zip(ratios, held, strict=True)], "plain"),
-            *_dots([y(r) if r and not ok else None for r, ok in zip(ratios, held, strict=True)], "dot"),
+            *_dots(inside, "plain"),
+            *_dots(outside, "dot"),
         ],
         top=f"{math.exp(reach):.2g} ×",
         bottom=f"{math.exp(-reach):.2g} ×",

@@ -98,7 +98,10 @@ class NightMetrics:
             "last_deadline_timestamp_seconds": ("When it was to be decided", _seconds(night.decide_until)),
             "last_budget_usd": ("What its jobs might cost", night.budget_usd),
             "last_cost_usd": ("What they cost", entry.usd),
-            "last_train_seconds": ("How long it trained", training.elapsed_s if training else None),
+            "last_train_seconds": (
+                "How long training took, with queue and start-up",
+                training.took_s if training else None,
+            ),
             "last_planned_seconds": (
                 "How long its plan expected",
                 plan.forecast.expected_s if plan else None,
