@@ -1,10 +1,15 @@
 import asyncio
+import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.extensions.router import limits
-from daybreak.extensions.router.limits import Buckets, Message, Receive, RequestLimiter, Send, address_of
+from daybreak.extensions.router.front import Front
+from daybreak.extensions.router.limits import App, Buckets, Message, Receive, RequestLimiter, Send, address_of
+from daybreak.extensions.router.server import own_names
+from daybreak.extensions.router.settings import RouterParams
 
 
 @given(st.floats(1, 50), st.lists(st.floats(0, 0.5), min_size=1, max_size=200))
@@ -46,11 +51,68 @@ def test_addresses_of_one_host_are_one() -> None:
     assert address_of("x" * 200) == "x" * 100
 
 
-def test_a_host_with_many_addresses_has_one_rate() -> None:
-    async def app(scope: Message, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200})
+async def answers(scope: Message, receive: Receive, send: Send) -> None:
+    """An app that answers whatever reaches it."""
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": b""})
 
-    limited = RequestLimiter(app, max_body_bytes=1, max_requests_per_s=1e-9, token="")
+
+def replies(app: App, *asked: tuple[str, dict[str, str]]) -> list[tuple[int, str]]:
+    """Status and reason of what the app answers to paths with headers, all from one client."""
+
+    async def ask(path: str, headers: dict[str, str]) -> tuple[int, str]:
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            raise AssertionError("nothing reads the body")
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        given = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await app({"type": "http", "path": path, "client": ("127.0.0.1", 1), "headers": given}, receive, send)
+        return sent[0]["status"], json.loads(sent[1]["body"] or b'{"error": ""}')["error"]
+
+    async def all_of_them() -> list[tuple[int, str]]:
+        return [await ask(path, headers) for path, headers in asked]
+
+    return asyncio.run(all_of_them())
+
+
+def limited(token: str = "", per_s: float = 0) -> RequestLimiter:
+    """A limiter as `daybreak serve` makes it on loopback."""
+    names = own_names("127.0.0.1", RouterParams(), token=token)
+    return RequestLimiter(answers, max_body_bytes=1, max_requests_per_s=per_s, token=token, names=names)
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/recommend", "/docs", "/models/fraud/health"])
+@pytest.mark.parametrize("header", ["Host", "Origin"])
+def test_no_path_answers_a_page_of_a_stranger(path: str, header: str) -> None:
+    front = Front(limited(), {"fraud": limited()})
+    stranger, own = {header: "http://evil.example"[7 * (header == "Host") :]}, {"Host": "127.0.0.1:8000"}
+    (status, why), (own_status, _) = replies(front, (path, stranger), (path, own))
+    assert (status, "evil.example' is no name of this machine" in why) == (403, True)
+    assert own_status == 200
+
+
+def test_what_a_front_knows_of_its_models_is_for_those_who_may_ask() -> None:
+    front = Front(limited("s3cret"), {"fraud": limited("s3cret"), "shop": limited("s3cret")})
+    front._faults["shop"] = "postgresql://db.internal does not answer"
+    paths = ("/models/fraud/metrics", "/models/shop/metrics", "/models/nobody/metrics", "/models/shop")
+    assert {status for status, _ in replies(front, *((path, {}) for path in paths))} == {401}
+    shown = replies(front, *((path, {"Authorization": "Bearer s3cret"}) for path in paths))
+    assert [status for status, _ in shown] == [200, 503, 404, 503]
+    assert [status for status, _ in replies(front, ("/models/shop/health", {}))] == [503]  # for monitoring
+
+
+def test_paths_of_no_model_have_the_same_rate() -> None:
+    front = Front(limited(per_s=1e-9), {"fraud": limited()})
+    asked = [(f"/models/{number}/recommend", {}) for number in range(3)]
+    assert [status for status, _ in replies(front, *asked)] == [404, 429, 429]
+
+
+def test_a_host_with_many_addresses_has_one_rate() -> None:
+    limited = RequestLimiter(answers, max_body_bytes=1, max_requests_per_s=1e-9, token="")
     statuses = []
 
     async def receive() -> Message:

@@ -178,6 +178,9 @@ def test_a_page_of_a_stranger_asks_nothing_by_a_name_that_leads_here(
 ) -> None:
     status, answer = router.post("recommend", {"user": "u1"}, headers={header: value})
     assert (status, answer["error"].partition(" is no name")[0]) == (403, repr(value))
+    for path in ("health", "metrics", "docs"):
+        shown = requests.get(f"{router.url}/{path}", headers={header: value}, timeout=300)
+        assert (shown.status_code, "champion" in shown.text) == (403, False)
     for own in ("127.0.0.1:8000", "localhost", "[::1]:8000"):
         assert router.post("recommend", {"user": "u1"}, headers={"Host": own})[0] == 200
     assert router.post("recommend", {"user": "u1"}, headers={"Origin": "http://localhost:3000"})[0] == 200

@@ -34,16 +34,18 @@ class Front:
             await self.own(scope, receive, send)
             return
         name, slash, rest = path.removeprefix(MODELS).partition("/")
-        if name in self._faults:
+        prefix = f"{MODELS}{name}"
+        inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), "root_path": prefix}
+        if name in self._others and name not in self._faults and slash:
+            await self._others[name](inner, receive, send)
+        elif not await self.own.admits(inner, send):
+            return
+        elif name in self._faults:
             await refuse(send, 503, f"the router of {name} did not start: {self._faults[name]}")
-        elif name not in self._others or not slash:
+        else:
             await refuse(
                 send, 404, f"no model is named {name!r:.80}; /health of each is at {MODELS}NAME/health"
             )
-        else:
-            prefix = f"{MODELS}{name}"
-            inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), "root_path": prefix}
-            await self._others[name](inner, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()

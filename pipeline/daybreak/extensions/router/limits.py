@@ -100,15 +100,9 @@ class RequestLimiter:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        buckets = self._monitoring if scope["path"] in MONITORED else self._buckets
-        if not buckets.take(address_of((scope["client"] or ("",))[0])):
-            await refuse(send, 429, "too many requests a second; retry in a second")
+        if not await self.admits(scope, send):
             return
         headers = dict(scope["headers"])
-        if scope["path"] != "/health" and (refusal := self._refusal(headers)):
-            login = 'Basic realm="Daybreak", charset="UTF-8"' if self._browser else "Bearer"
-            await refuse(send, *refusal, login=login)
-            return
         if not headers.get(b"content-length", b"0").isdigit():
             await refuse(send, 400, "content-length is not a number; send one")
             return
@@ -129,7 +123,19 @@ class RequestLimiter:
 
         await self.app(scope, counted, send)
 
-    def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+    async def admits(self, scope: Message, send: Send) -> bool:
+        """Returns whether a caller may ask for this path now; refuses one who may not."""
+        buckets = self._monitoring if scope["path"] in MONITORED else self._buckets
+        if not buckets.take(address_of((scope["client"] or ("",))[0])):
+            await refuse(send, 429, "too many requests a second; retry in a second")
+        elif refusal := self._refusal(dict(scope["headers"]), needs_token=scope["path"] != "/health"):
+            login = 'Basic realm="Daybreak", charset="UTF-8"' if self._browser else "Bearer"
+            await refuse(send, *refusal, login=login)
+        else:
+            return True
+        return False
+
+    def _refusal(self, headers: dict[bytes, bytes], *, needs_token: bool) -> tuple[int, str] | None:
         """Returns the status and the reason for a caller who may not ask; None for one who may."""
         given = headers.get(b"host", b""), headers.get(b"origin", b"")
         if self._names and (stranger := self._stranger(*given)):
@@ -138,7 +144,7 @@ class RequestLimiter:
                 f"a proxy in serving.trusted_proxies"
             )
             return 403, why
-        if not self._trusts(headers):
+        if needs_token and not self._trusts(headers):
             return 401, "the token is missing or wrong; send Authorization: Bearer TOKEN"
         return None
 
