@@ -31,6 +31,8 @@ from pathlib import Path
 
 import psutil
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from benchmarks import frame
 from daybreak import cli
@@ -293,7 +295,9 @@ def swap(log: Log, versions: tuple[int, int], url: str) -> None:
 
 def ask(hour: int, router: str, pages: str) -> None:
     """Asks both servers as often as in an hour: users, what they took, health, metrics, board, a night."""
+    again = Retry(5, status_forcelist=[503], allowed_methods=None, backoff_factor=0.5)
     with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=again))  # what a busy router asks for with its 503
 
         def get(url: str) -> requests.Response:
             answer = session.get(url, timeout=60)
