@@ -46,6 +46,7 @@ CALLS: dict[int, Numbers] = {
     },
     REFUSED: {
         "socket": (41, 198),
+        "sendmsg": (46, 211),
         "socketpair": (53, 199),
         "truncate": (76, 45),
         "ptrace": (101, 117),
@@ -63,6 +64,7 @@ CALLS: dict[int, Numbers] = {
         "setns": (308, 268),
         "process_vm_readv": (310, 270),
         "process_vm_writev": (311, 271),
+        "sendmmsg": (307, 269),
         "kcmp": (312, 272),
         "bpf": (321, 280),
         "userfaultfd": (323, 282),

@@ -115,6 +115,12 @@ def shared_memory():
     (Path("/dev/shm") / "left").write_text("x" * 1000)
     return [each.name for each in Path("/dev/shm").iterdir()]
 
+def timers():
+    for num in range(int(sys.argv[7]) + 1):
+        if libc.syscall(222 if column == 0 else 107, 1, None, ctypes.byref(ctypes.c_int())):
+            return "stopped" if num > 100 else os.strerror(ctypes.get_errno())
+    return num
+
 def processes():
     return [int(each) for each in os.listdir("/proc") if each.isdigit()]
 
@@ -144,6 +150,8 @@ ways = {
     "all watches of files": lambda: call("inotify_init1", 0) and "made",
     "all watches of file systems": lambda: call("fanotify_init", 0x200, 0) and "made",
     "all queues of the disk": lambda: call("io_setup", 8, ctypes.create_string_buffer(8)) or "made",
+    "descriptors on their way": lambda: socket.send_fds(pair(socket.SOCK_STREAM), [b"x"], [0] * 200),
+    "all queued signals": timers,
     "keys": lambda: call("keyctl", 0, -3, 1),
     "faults of pages": lambda: call("userfaultfd", 1),
     "programs of the kernel": lambda: call("bpf", 0, ctypes.create_string_buffer(64), 64),
@@ -210,6 +218,7 @@ ENDS: dict[str, Any] = {
     "processes of others": 2,  # the first of its namespace, and itself
     "signals to the parent": "No such process",
     "any number of processes": "stopped",
+    "all queued signals": "stopped",
     "memory that stays": ["left"],
     "a child that lives on": "started",
 }
@@ -243,7 +252,8 @@ def words_of(base: Path) -> list[str]:
     """What the script is told."""
     column = system_calls.MACHINES[os.uname().machine][1]
     calls = json.dumps(system_calls.EXAMINED | system_calls.IGNORED | system_calls.REFUSED)
-    numbers = (column, os.getpid(), confined.MAX_TASKS, (base / "port").read_text())
+    limits = confined.MAX_TASKS, (base / "port").read_text(), confined.MAX_SIGNALS
+    numbers = (column, os.getpid(), *limits)
     return [str(base / "scratch"), calls, *map(str, numbers)]
 
 

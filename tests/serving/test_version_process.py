@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def frame(body):
 
 class Rogue(Toy):
     def recommend(self, model, samples, users, top):
-        return getattr(self, users[0])(top)
+        return getattr(self, users[0].partition("/")[0])(top)
 
     def crash(self, top):
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -67,6 +68,24 @@ class Rogue(Toy):
 
     def nests(self, top):
         sent(frame(b"[" * 1_000_000))
+
+    def bare(self, top):
+        sent(frame(b"[" + b"[]," * 5_000_000 + b"0]"))
+
+    def swells(self, top):
+        return [["x" * 1_000_000] * top]
+
+    def long(self, top):
+        return [["x" * 200] * top]
+
+    def short(self, top):
+        return [["17850"] * top]
+
+    def long_item(self, top):
+        return [["x" * 201]]
+
+    def many_items(self, top):
+        return [["x"] * (top + 1)]
 
     def counts(self, top):
         return [[1, 2]]
@@ -129,6 +148,28 @@ def test_what_a_version_sends_is_bounded() -> None:
             host.receive(ours, most=50)
 
 
+@pytest.mark.parametrize("nest", ["[]", "{}"])
+def test_a_short_document_that_would_take_all_memory_is_not_parsed(nest: str) -> None:
+    ours, theirs = socket.socketpair()
+
+    def framed(num: int) -> bytes:
+        body = f"[{','.join([nest] * num)}]".encode()
+        return host.HEAD.pack(len(body)) + body
+
+    with ours, theirs:
+        sending = threading.Thread(target=theirs.sendall, args=(framed(host.MAX_NESTS),))
+        sending.start()
+        tracemalloc.start()
+        with pytest.raises(ValueError, match="a document of 500,001 lists and objects, at most 500,000 are"):
+            host.receive(ours)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        sending.join()
+        assert peak < 8 * host.MAX_NESTS  # parsed, it takes 60 and more for each
+        theirs.sendall(framed(10))
+        assert len(host.receive(ours)) == 10
+
+
 @pytest.mark.parametrize(
     ("does", "why"),
     [
@@ -137,6 +178,8 @@ def test_what_a_version_sends_is_bounded() -> None:
         ("pickles", "its process was ended, since it did not send a valid reply"),
         ("floods", "its process was ended, since it did not send a valid reply"),
         ("nests", "its process was ended, since it did not send a valid reply"),
+        ("bare", "its process was ended, since it did not send a valid reply"),
+        ("swells", "its process was ended, since it did not send a valid reply"),
     ],
 )
 def test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one(
@@ -180,6 +223,8 @@ def test_what_is_no_answer_is_not_taken_for_one_and_the_next_is(
     for does, why in (
         ("counts", "it has [1, 2] where a list of texts is due"),
         ("too_many", "it has no list of items for each of 1 users"),
+        ("long_item", "it has a text of 201 characters, at most 200 are taken"),
+        ("many_items", "it has a list of 6 texts, at most 5 are due"),
         ("unknown", "AttributeError: 'Rogue' object has no attribute 'unknown'"),
     ):
         with pytest.raises(NoAnswer) as error:
@@ -188,18 +233,30 @@ def test_what_is_no_answer_is_not_taken_for_one_and_the_next_is(
     assert answers.likely(2) == ["u200", "u201"]
 
 
+def test_answers_that_are_kept_take_no_more_memory_where_their_items_are_long(
+    start: list[VersionProcess], tmp_path: Path
+) -> None:
+    answers = rogue(start, tmp_path)
+    for does, num in (("short", 10), ("long", 1), ("short", 10)):
+        for number in range(20):
+            answers.of([f"{does}/{number}"])
+            assert sum(len(each.text) for each in answers._cache.values()) == answers._num_kept <= 10 * 5 * 24
+        assert [each.partition("/")[0] for each in answers.newest_users(100)] == [does] * num
+        assert answers.cached(f"{does}/19")
+
+
 def test_a_version_sees_no_secret_and_reaches_nothing(
     start: list[VersionProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAYBREAK_TOKEN", "canary")
     with socket.create_server(("127.0.0.1", 0)) as server:
         carry(tmp_path, ROGUE, port=server.getsockname()[1])
-        (answer,) = rogue(start, tmp_path).of(["looks"])
-    *environment, parent, environ, maps, network, files = answer.items
+        reply = rogue(start, tmp_path).process.ask("recommend", users=["looks"], top=5)
+    ((*environment, parent, environ, maps, network, files),) = reply["items"]
     assert int(parent) in (os.getpid(), 1)  # 1 is the first process of a namespace
     own = {"HOME", "TMPDIR", "PYTHONPATH", "LC_CTYPE", "OMP_WAIT_POLICY"}
     assert set(environment) <= {*PASSED_ON, *own}
-    assert "canary" not in answer.text
+    assert "canary" not in json.dumps(reply)
     assert len(json.loads(files.replace("'", '"'))) <= 6  # three, a socket, the folder, one to spare
     if network == "connected":
         pytest.skip("this machine confines no process, and the log has said so")

@@ -9,10 +9,11 @@ memory. Landlock keeps it from files: it may write to named folders only, and ma
 /run, /var, /tmp, hidden files of the user, and further named paths. A filter of system calls
 (system_calls.py) keeps it from sockets of the host and from modes of files. Without namespaces, as in many
 containers, Landlock also keeps it from other processes and from TCP. The process has no privileges, writes no
-core, takes no more memory than the machine has, starts a bounded number of processes, ends with the thread
-that started it, and is killed first where memory is short. Measures that the platform does not permit are
-left out, and the log says so once. The file imports nothing of the pipeline, since the process is to import
-the version's own code.
+core, keeps no more private memory than the machine has, queues a bounded number of signals, starts a bounded
+number of processes, and ends with the thread that started it. Memory that it shares among its own processes
+has no bound; where the machine has none left, the kernel prefers to kill it, which only root's cannot undo.
+Measures that the platform does not permit are left out, and the log says so once. The file imports nothing of
+the pipeline, since the process is to import the version's own code.
 """
 
 import contextlib
@@ -40,6 +41,7 @@ DEATH_SIGNAL, DUMPABLE, NO_NEW_PRIVILEGES = 1, 4, 38  # linux/prctl.h
 CAPSET = {"x86_64": 126, "aarch64": 91}
 CAPABILITIES = 0x20080522  # linux/capability.h: the version of the interface
 OUT_OF_MEMORY = 500  # added to the badness of the process, of 1000
+MAX_SIGNALS = 1024  # that wait, timers among them, of which a user has a bounded number for all processes
 MAX_TASKS = max(1024, 16 * (os.cpu_count() or 1))  # processes and threads
 ENDING = signal.valid_signals() - {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 # Of Linux, which counts a user's processes by user namespace, and then has a highest number by namespace.
@@ -143,6 +145,8 @@ def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Ite
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(ValueError, OSError):  # a lower limit stands already
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_SIGPENDING, (MAX_SIGNALS, MAX_SIGNALS))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OUT_OF_MEMORY))
     with contextlib.suppress(PermissionError):  # it leads a group already

@@ -46,6 +46,7 @@ ENDING_S = 2.0  # that a process which closed its socket may take to end
 HEAD = struct.Struct("!I")
 BLOCK = 65_536  # bytes that are written to the log at once
 MAX_BYTES = 64_000_000  # of a document that a version sends; what it is sent is ours
+MAX_NESTS = 500_000  # lists and objects of such a document, of which an empty one takes 24 times its bytes
 MAX_TEXT = 300  # characters of an error, of which the middle is left out
 
 
@@ -57,7 +58,7 @@ def send(to: socket.socket, document: Any, *, until: float = math.inf) -> None:
 
 
 def receive(source: socket.socket, *, until: float = math.inf, most: float = MAX_BYTES) -> Any:
-    """Returns the next document, of `most` bytes.
+    """Returns the next document, of `most` bytes, and of MAX_NESTS lists and objects where `most` is a limit.
 
     Raises EOFError where the other side has ended, TimeoutError, or ValueError or RecursionError where it is
     none.
@@ -65,7 +66,10 @@ def receive(source: socket.socket, *, until: float = math.inf, most: float = MAX
     (length,) = HEAD.unpack(_exactly(source, HEAD.size, until))
     if length > most:
         raise ValueError(f"a document of {length:,} bytes, at most {most:,} are taken")
-    return json.loads(_exactly(source, length, until))
+    body = _exactly(source, length, until)
+    if most < math.inf and (nests := body.count(b"[") + body.count(b"{")) > MAX_NESTS:
+        raise ValueError(f"a document of {nests:,} lists and objects, at most {MAX_NESTS:,} are taken")
+    return json.loads(body)
 
 
 def _exactly(source: socket.socket, length: int, until: float) -> bytearray:
@@ -153,10 +157,13 @@ class CodeHost:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, verb: str, *, within_s: float = 0.0, **arguments: Any) -> dict[str, Any]:
+    def ask(
+        self, verb: str, *, within_s: float = 0.0, most: int = MAX_BYTES, **arguments: Any
+    ) -> dict[str, Any]:
         """Returns the reply to a verb with these arguments; NoAnswer says why there is none.
 
-        A process that takes longer than `within_s`, by default than an answer may take, is ended.
+        A process that takes longer than `within_s`, by default than an answer may take, or sends more than
+        `most` bytes, is ended.
         """
         within_s = within_s or self._answer_s
         with self._alone:
@@ -165,7 +172,7 @@ class CodeHost:
             try:
                 until = time.monotonic() + within_s
                 send(self._socket, {"verb": verb, **arguments}, until=until)
-                reply = receive(self._socket, until=until)
+                reply = receive(self._socket, until=until, most=most)
             except TimeoutError:
                 raise self._failed(
                     f"its process was ended, since it was not done after {within_s:g} s"

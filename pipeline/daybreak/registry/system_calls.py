@@ -91,6 +91,10 @@ IGNORED = {
 REFUSED = {
     "socket": (41, 198),
     "truncate": (76, 45),  # by a path, which Landlock covers since Linux 6.2; that of an open file is enough
+    # Descriptors on their way to another process: a user may have a bounded number, above which no process of
+    # theirs sends any (a stage sends the files that it has read); and their garbage collector has had faults.
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
     # other processes
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),

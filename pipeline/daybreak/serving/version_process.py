@@ -11,6 +11,7 @@ from daybreak.registry.host import CodeHost, NoAnswer
 from daybreak.storage.home import Home
 
 LOAD_S = 900.0  # the most that loading may take
+MAX_ABOUT = 1_000_000  # bytes of what it says about itself
 LEAST_ANSWER_S = 5.0  # that an answer may take, before the process counts as stuck
 
 
@@ -58,7 +59,7 @@ class VersionProcess(CodeHost):
         super().__init__(worker, answer_s=answer_s, home=home, reads=(*reads, *folders))
         self.thread = _Thread(1, thread_name_prefix=f"version {number}")
         try:
-            self.about = self.ask("load", within_s=LOAD_S, **case)
+            self.about = self.ask("load", within_s=LOAD_S, most=MAX_ABOUT, **case)
         except NoAnswer as error:
             self.close()
             if error.is_sentence:

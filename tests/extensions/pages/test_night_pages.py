@@ -1,5 +1,6 @@
 """The pages of nights over HTTP: what is shown, to whom, and what moves."""
 
+import hashlib
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,12 +9,15 @@ from pathlib import Path
 
 import pytest
 import requests
+from fastapi import FastAPI
 from markupsafe import escape
 
 from daybreak.contract import records
 from daybreak.contract.record_parts import OwnCard
 from daybreak.contract.record_types import Cards
-from daybreak.report import links, page
+from daybreak.extensions.pages import night_pages
+from daybreak.extensions.router.settings import RouterParams
+from daybreak.report import links, night_rows, page
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from tests.extensions.pages import fleet, training_night
@@ -186,9 +190,46 @@ def test_a_ledger_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     assert text.count("<tr data-o") == 3
 
 
-def test_nothing_is_changed_by_any_request(url: str) -> None:
-    for method in ("POST", "PUT", "DELETE", "PATCH"):
-        assert requests.request(method, f"{url}/nights", timeout=LIMIT_S).status_code == 405
+def digests(homes: Path) -> dict[str, str]:
+    """Of all files of the homes in a folder, but the rows of figures that pages keep."""
+    kept = {home / night_rows.FILE for home in homes.iterdir()}
+    return {
+        str(path.relative_to(homes)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in homes.rglob("*")
+        if path.is_file() and path not in kept
+    }
+
+
+METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH")
+
+
+@pytest.mark.slow
+def test_nothing_but_the_rows_of_figures_is_changed_by_any_request(tmp_path: Path) -> None:
+    lead = fleet.make(tmp_path, num=3, last=LAST, shop=1, fraud=2)
+    fleet.lay_page(lead, "2026-11-24")
+    app = night_pages.make_app(lead, RouterParams()).app
+    assert isinstance(app, FastAPI)
+    paths = [
+        path.format(model="shop", night="2026-11-24", **{"path:path": "days.html", "path": "days.html"})
+        for path in app.openapi()["paths"]
+    ]
+    assert {"/", "/health", "/nights", "/nights/live", "/nights/shop/2026-11-24/"} <= {*paths}
+    before = digests(tmp_path)
+    assert any(".git/" in path for path in before)
+    answered = set()
+    with served(lead) as url:
+        for path in paths:
+            for method in METHODS:
+                with requests.request(
+                    method, f"{url}{path}", stream=True, timeout=LIMIT_S, allow_redirects=False
+                ) as answer:
+                    answered.add((method, answer.status_code))
+                    if path != "/nights/live":  # which does not end
+                        answer.content  # noqa: B018 is read to its end
+            assert digests(tmp_path) == before
+    assert ("GET", 200) in answered
+    assert {status for method, status in answered if method not in ("GET", "HEAD")} == {405}
+    assert (lead / night_rows.FILE).exists()
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from daybreak.contract.errors import DataError
+from daybreak.extensions.router.bodies import MAX_NAME
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import VersionProcess
 
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 MAX_KEPT = 100_000  # characters of an answer's predictions that the log keeps
 MAX_WAITING_BYTES = 64_000_000  # of rows, as JSON, that wait for a version
+KEPT_PER_ITEM = 24  # characters of the answers that are kept: of longer items, fewer users' answers are
+BYTES_PER_ITEM = 12 * MAX_NAME + 4  # of a reply: as JSON, a character may take 12
+MAX_JUDGED = 1_000  # predictions that metrics judge
 AT_ONCE = 2  # requests in the version's thread: one that computes, and the next one
 
 Predictions = tuple[str, str | None]
@@ -71,6 +75,7 @@ class Answers:
         self.process = process
         self._top, self._keep = top, keep
         self._cache: OrderedDict[str, Answer] = OrderedDict()  # oldest first
+        self._num_kept = 0  # characters of them
         self.popular = answer_of(popular, fallback=True)
 
     def cached(self, user: str) -> Answer | None:
@@ -84,22 +89,29 @@ class Answers:
     def of(self, users: Sequence[str]) -> list[Answer]:
         """Returns the answers to these users, computed by the model now, with as many items as allowed.
 
-        Raises NoAnswer where the version gives none.
+        Raises NoAnswer where the version gives none, or one with more or longer items.
         """
-        lists = self.process.ask("recommend", users=list(users), top=self._top).get("items")
+        most = bytes_of(len(users) * self._top)
+        lists = self.process.ask("recommend", most=most, users=list(users), top=self._top).get("items")
         if not isinstance(lists, list) or len(lists) != len(users):
             raise NoAnswer(f"it has no list of items for each of {len(users)} users")
-        answers = [answer_of(texts(items), fallback=False) if items else self.popular for items in lists]
+        answers = [
+            answer_of(texts(items, most=self._top), fallback=False) if items else self.popular
+            for items in lists
+        ]
         for user, answer in zip(users, answers, strict=True):
+            before = self._cache.get(user)
             self._cache[user] = answer
-        while len(self._cache) > self._keep:
-            self._cache.popitem(last=False)
+            self._num_kept += len(answer.text) - (len(before.text) if before else 0)
+        while len(self._cache) > self._keep or self._num_kept > self._keep * self._top * KEPT_PER_ITEM:
+            _, dropped = self._cache.popitem(last=False)
+            self._num_kept -= len(dropped.text)
         return answers
 
     def likely(self, num: int) -> list[str]:
         """Returns the users who are likely to come first; none if the workload does not say."""
         try:
-            return texts(self.process.ask("likely", num=num).get("users"))
+            return texts(self.process.ask("likely", most=bytes_of(num), num=num).get("users"), most=num)
         except NoAnswer as error:
             log.warning("version %d does not say who is likely to come first: %s", self.version, error)
             return []
@@ -109,10 +121,19 @@ class Answers:
         return list(islice(reversed(list(self._cache)), num))
 
 
-def texts(values: Any) -> list[str]:
-    """Returns a list of texts as it is; NoAnswer where it is none."""
+def bytes_of(num: int) -> int:
+    """Returns how many bytes a reply of so many texts may have."""
+    return 10_000 + num * BYTES_PER_ITEM
+
+
+def texts(values: Any, *, most: int) -> list[str]:
+    """Returns a list of at most so many texts as it is; NoAnswer where it is none, or has a long one."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise NoAnswer(f"it has {values!r:.50} where a list of texts is due")
+    if len(values) > most:
+        raise NoAnswer(f"it has a list of {len(values):,} texts, at most {most:,} are due")
+    if (longest := max(map(len, values), default=0)) > MAX_NAME:
+        raise NoAnswer(f"it has a text of {longest:,} characters, at most {MAX_NAME} are taken")
     return values
 
 
@@ -127,7 +148,7 @@ class Predictor:
 
     def __init__(self, version: int, *, process: VersionProcess) -> None:
         self.version, self.process = version, process
-        self._judged = frozenset(texts(process.about.get("judged")))
+        self._judged = frozenset(texts(process.about.get("judged"), most=MAX_JUDGED))
         self.unit = str(process.about.get("unit"))  # column of the table; "": each request is a unit
         self.zone = str(process.about.get("zone"))  # in which a day begins
         self._turns, self._num_bytes_waiting = asyncio.Semaphore(AT_ONCE), 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import ReleaseError
-from daybreak.extensions.router.answers import Answers, Predictor, texts
+from daybreak.extensions.router.answers import Answers, Predictor, bytes_of, texts
 from daybreak.registry import aliases, carried_code
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.recorded import NightArrays, arrays_of, case_of, recorded, rows_of_others
@@ -48,7 +48,7 @@ def served(process: VersionProcess, number: int, *, night: str, top: int, keep: 
     try:
         if process.about.get("answers") == "rows":
             return Predictor(number, process=process)
-        popular = texts(process.ask("popular", top=top).get("items"))
+        popular = texts(process.ask("popular", most=bytes_of(top), top=top).get("items"), most=top)
         return Answers(number, night=night, process=process, popular=popular, top=top, keep=keep)
     except NoAnswer as error:
         raise ReleaseError(f"version {number} does not answer: {error}; fix its workload") from None
