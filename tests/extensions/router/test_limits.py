@@ -85,7 +85,10 @@ def limited(token: str = "", per_s: float = 0) -> RequestLimiter:
     return RequestLimiter(answers, max_body_bytes=1, max_requests_per_s=per_s, token=token, names=names)
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/recommend", "/docs", "/models/fraud/health"])
+PATHS_OF_STRANGERS = ("/health", "/metrics", "/recommend", "/docs", "/models/fraud/health")
+
+
+@pytest.mark.parametrize("path", PATHS_OF_STRANGERS)
 @pytest.mark.parametrize("header", ["Host", "Origin"])
 def test_no_path_answers_a_page_of_a_stranger(path: str, header: str) -> None:
     front = Front(limited(), {"fraud": limited()})
