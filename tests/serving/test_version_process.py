@@ -183,7 +183,7 @@ def test_a_short_document_that_would_take_all_memory_is_not_parsed(nest: str) ->
     ],
 )
 def test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one(
-    start: list[VersionProcess], tmp_path: Path, does: str, why: str
+    start: list[VersionProcess], tmp_path: Path, does: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = rogue(start, tmp_path)
     for _ in range(2):
@@ -191,6 +191,8 @@ def test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one(
             answers.of([does])
         assert str(error.value) == why
     assert answers.process.ended == why
+    told = "what a version replied to recommend is not taken: a document of"
+    assert (told in caplog.text) == (does in ("floods", "nests", "bare", "swells"))
     assert not (tmp_path / "spoils").exists()
     assert answers.popular.items[0] == "popular/0"
 

@@ -179,7 +179,8 @@ class CodeHost:
                 ) from None
             except (OSError, EOFError):
                 raise self._failed(self._how_it_ended()) from None
-            except (ValueError, RecursionError):
+            except (ValueError, RecursionError) as error:
+                log.warning("what a version replied to %s is not taken: %s", verb, error)
                 raise self._failed("its process was ended, since it did not send a valid reply") from None
             if not isinstance(reply, dict):
                 raise self._failed("its process was ended, since it did not send a valid reply")
