@@ -1,11 +1,13 @@
 """Figures of a day follow from the schema, and those unlike the days before are named."""
 
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data import day_sample
@@ -245,6 +247,45 @@ def test_a_forecast_rests_on_the_days_before_alone(samples: list[Sample]) -> Non
     assert once == again
 
 
+def readings(day: date, *, values: "NDArray[np.float64] | None" = None) -> Sample:
+    """A day of a sensor: a reading each quarter of an hour, in no order."""
+    draw = np.random.default_rng(day.toordinal())
+    own = np.round(20 + np.cumsum(draw.normal(size=96)), 2)
+    order = draw.permutation(96)
+    at = datetime.combine(day, datetime.min.time())
+    columns = {
+        "reading": (own if values is None else values)[order],
+        "ts": [at + timedelta(minutes=15 * int(place)) for place in order],
+    }
+    return sample_of(day, pa.table(columns, READINGS.schema()), READINGS, with_label=True)
+
+
+READINGS = Table(time="ts", columns={"reading": Float(), "ts": Time()}, label=Label("reading"))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "figure"),
+    [
+        (lambda by_time: by_time[-8], "copied reading"),
+        (lambda by_time: np.append(by_time[-2][2:], by_time[-3][:2]), "copied reading"),
+        (lambda by_time: np.repeat(by_time[-1][::4], 4), "repeated reading"),
+    ],
+    ids=["of last week", "of yesterday, two rows late", "carried forward"],
+)
+def test_values_in_the_order_of_an_earlier_day_or_carried_forward_are_noticed(
+    spoiled: "Callable[[list[NDArray[np.float64]]], NDArray[np.float64]]", figure: str
+) -> None:
+    every = [FIRST + timedelta(days=number) for number in range(NUM_DAYS)]
+    known = [readings(day) for day in every]
+    figures = figures_of(known, READINGS, every)
+    learned = learn(figures, every[-1], false_alarms_per_year=2, label="reading")
+    assert all(limit.holds for limit in learned.of(figures[every[-1]]))
+    by_time = [one.numbers["reading"][np.argsort(one.hours)] for one in known]
+    last = readings(every[-1], values=spoiled(by_time))
+    own = figures_of([*known[:-1], last], READINGS, every[-1:])[every[-1]]
+    assert figure in {limit.name for limit in learned.of(own) if not limit.holds}
+
+
 def test_a_label_that_follows_the_hour_alone_is_forecast() -> None:
     def in_the_afternoon(day: date) -> Sample:
         table = rows(day)
@@ -436,6 +477,14 @@ def test_labels_of_a_slice_are_told_in_words(figure: Figure, words: str) -> None
         (
             Figure(Sort.SPIKE, ("price",), "share", 0.2, 100),
             "one value of price is in 20 % more of the rows than usual",
+        ),
+        (
+            Figure(Sort.COPIED, ("price",), "share", 0.95, 100),
+            "95 % of the values of price follow one another as on an earlier day",
+        ),
+        (
+            Figure(Sort.REPEATED, ("price",), "share", 0.5, 100),
+            "50 % of the values of price are the third alike in a row",
         ),
         (Figure(Sort.LAST_HOUR, (), "hours", 12.25), "the last row comes at 12.2 h"),
     ],

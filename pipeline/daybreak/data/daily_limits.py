@@ -40,7 +40,7 @@ MOST_SLICES = 8  # values of a small category
 LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
 History = Mapping[date, Mapping[str, Figure]]
 
-UPWARDS = ("repetition", "spikes")  # families of which only too much is wrong
+UPWARDS = ("repetition", "spikes", "sequences")  # families of which only too much is wrong
 DRIFT_SHARE = 0.2  # of the false alarms, for the limits of drift that init proposes
 # Of the chance of a day; the other families share the rest.
 _OF_LABELS = {"labels": 0.25, "parts of labels": 0.25}

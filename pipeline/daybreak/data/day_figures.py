@@ -31,6 +31,7 @@ USUAL_DAYS = 5
 MOST_KEYS, MOST_NUMBERS = 6, 6  # columns of a wide table that are looked at together
 MOST_SPIKES = 50  # numbers whose single values are looked at: 0.15 s each for 57 days of 8,000 rows
 LEAST_ROWS = 10  # that a mean is of
+COPIED_ROWS, ALIKE_ROWS = 4, 3  # that follow one another: few values recur in that order by chance
 LEAST_HOURS = 5  # that a variance between hours is of
 HOUR = "(hour)"  # a feature that each label is forecast from
 CLOCK_H = 1 / 60  # to which the first and the last hour are known
@@ -110,6 +111,9 @@ class _Together:
         self._flags = {name: np.array([_flag(part) for part in own]) for name, own in parts.items()}
         spiky = [name for name, values in self._numbers.items() if not _is_yes_or_no(values)]
         self._spikes = {name: self._above_usual(self._numbers[name]) for name in spiky[:MOST_SPIKES]}
+        self._by_time = np.lexsort((self._hours, self._at))
+        followed = [name for name in self._paired_numbers if name in spiky]
+        self._copied = {name: self._as_earlier(self._numbers[name]) for name in followed}
 
     def _column(self, kind: Literal["keys", "numbers"], name: str, dtype: Any) -> Any:
         """A column of all days; of a day without it nulls."""
@@ -156,9 +160,7 @@ class _Together:
 
     def _above_usual(self, values: "Numbers") -> "Numbers":
         """Returns by how much the value of each row is more frequent on its day than on the days before."""
-        bits = (values + 0.0).view(np.uint64) | np.uint64(1)  # one zero
-        keys = np.where(np.isfinite(values), bits, np.uint64(0))
-        _, _, key, at, group = self._grouped(keys)
+        _, _, key, at, group = self._grouped(_hashes(values))
         if not len(key):
             return np.zeros(0)
         shares = np.bincount(group) / np.bincount(self._at, minlength=len(self._samples))[at]
@@ -168,6 +170,31 @@ class _Together:
         totals = np.concatenate([[0.0], np.cumsum(shares)])
         usual = (totals[np.arange(len(key))] - totals[first]) / np.clip(at, 1, WINDOW)
         return np.asarray(np.where(key != 0, shares - usual, 0.0)[group], dtype=np.float64)
+
+    def _as_earlier(self, values: "Numbers") -> list[Amount]:
+        """Returns for each day the largest share of its values that follow one another as on an earlier day.
+
+        The values are in the order of their times. Runs of `COPIED_ROWS` values that are all alike tell
+        nothing, and are left out.
+        """
+        runs = _runs(_hashes(values)[self._by_time], self._at, COPIED_ROWS)
+        first = runs[:, 0]
+        tells = (runs != first[:, None]).any(axis=1) & (runs != 0).all(axis=1)
+        keys = np.where(tells, pair(pair(first, runs[:, 1]), pair(runs[:, 2], runs[:, 3])), np.uint64(0))
+        order, starts, key, at, _ = self._grouped(keys)
+        counts = np.diff(np.append(starts, len(order)))
+        alike = np.zeros((len(self._samples), WINDOW + 1))  # of a day with the one so many days before
+        for back in range(1, WINDOW + 1):
+            gaps = at[back:] - at[:-back]
+            same = (key[back:] == key[:-back]) & (key[back:] != 0) & (gaps <= WINDOW)
+            if not same.any():
+                break
+            np.add.at(alike, (at[back:][same], gaps[same]), counts[back:][same])
+        totals = np.bincount(self._at, keys != 0, minlength=len(self._samples))
+        return [
+            Amount("share", float(most / total) if total >= LEAST_ROWS else np.nan, num=float(total))
+            for most, total in zip(alike.max(axis=1), totals, strict=True)
+        ]
 
     def _was_yes_or_no(self, name: str, place: int) -> bool:
         """Returns whether most of the days before have 0 and 1 alone; of the first day, whether it has."""
@@ -210,6 +237,13 @@ class _Together:
             if name in numbers:
                 most = max(0.0, round(float(above[rows].max()), 9))
                 yield Figure(Sort.SPIKE, (name,), "share", most, num=num)
+        for name, copied in self._copied.items():
+            if name in numbers:
+                yield Figure(
+                    Sort.REPEATED, (name,), *_repeated(numbers[name][np.argsort(sample.hours, kind="stable")])
+                )
+                if place:
+                    yield Figure(Sort.COPIED, (name,), *copied[place])
         if self._label in numbers:
             forecast = self._forecast(place)
             yield from _of_label(day, self._label, forecast, keys=keys, numbers=numbers, small=sample.small)
@@ -419,6 +453,31 @@ def _slope(day: "_Day", label: "Numbers", forecast: "Numbers") -> Amount:
     rest = float((label[known] - slope * beside).std())
     num = day.num(known)
     return Amount("mean", slope, num=num, error=rest / spread / num**0.5)
+
+
+def _repeated(values: "Numbers") -> Amount:
+    """Returns the share of values, in the order of their times, that are the third alike in a row."""
+    runs = _runs(_hashes(values), np.zeros(len(values)), ALIKE_ROWS)
+    known = (runs != 0).all(axis=1)
+    if known.sum() < LEAST_ROWS:
+        return Amount("share", float("nan"))
+    alike = (runs == runs[:, :1]).all(axis=1)
+    return Amount("share", float(alike[known].mean()), num=float(known.sum()))
+
+
+def _runs(keys: "Keys", at: Any, num: int) -> "Keys":
+    """Returns each key and those that follow it on its day, shape [rows, `num`], with 0 after the last."""
+    runs = np.zeros((len(keys), num), dtype=np.uint64)
+    for after in range(min(num, len(keys))):
+        same = at[after:] == at[: len(at) - after]
+        runs[: len(keys) - after, after] = np.where(same, keys[after:], np.uint64(0))
+    return runs
+
+
+def _hashes(values: "Numbers") -> "Keys":
+    """Returns a key for each number, the same for both zeros, and 0 for what is no finite number."""
+    bits = (values + 0.0).view(np.uint64) | np.uint64(1)
+    return np.where(np.isfinite(values), bits, np.uint64(0))
 
 
 def _is_yes_or_no(values: "Numbers") -> bool:

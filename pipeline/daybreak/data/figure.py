@@ -9,7 +9,16 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["count", "share", "rate", "mean", "factor", "hours", "correlation"]
 Family = Literal[
-    "volume", "repetition", "values", "columns", "relations", "times", "spikes", "labels", "parts of labels"
+    "volume",
+    "repetition",
+    "values",
+    "columns",
+    "relations",
+    "times",
+    "spikes",
+    "sequences",
+    "labels",
+    "parts of labels",
 ]
 
 
@@ -33,6 +42,9 @@ class Sort(Enum):
     SLICE = "{0} = {1}", "columns", "{0} = {1} in {value} of the rows"
     # By how much the share of one value of a number is above its usual share: a sentinel, or a default.
     SPIKE = "spike {0}", "spikes", "one value of {0} is in {value} more of the rows than usual"
+    # A join to the rows of another day, or one that carries values forward.
+    COPIED = "copied {0}", "sequences", "{value} of the values of {0} follow one another as on an earlier day"
+    REPEATED = "repeated {0}", "sequences", "{value} of the values of {0} are the third alike in a row"
     # Two known values that are new together: an item's description, a customer's country.
     NEW_PAIR = "new {0} with {1}", "relations", "{0} with {1} is new in {value} of the rows"
     # A number beside the usual one for the value of a key, such as an item's price.
@@ -92,7 +104,8 @@ class Sort(Enum):
     LABEL_CORRELATION = "{0} against {1}", "parts of labels", "{0} and {1} are correlated by {value}"
 
 
-OF_LABEL = (Sort.MEAN, Sort.MISSING, Sort.NEITHER)  # which are of its family where they are of the label
+# Which are of its family where they are of the label.
+OF_LABEL = (Sort.MEAN, Sort.MISSING, Sort.NEITHER, Sort.COPIED, Sort.REPEATED)
 
 
 class Amount(NamedTuple):
