@@ -1,6 +1,7 @@
 """Figures of a day follow from the schema, and those unlike the days before are named."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -230,7 +231,8 @@ def test_a_number_that_tells_the_label_for_the_first_time_is_noticed(
 
 def test_the_label_has_half_of_the_rate_to_itself(limits: DayLimits) -> None:
     families = {name: known.figure.family("fraud") for name, known in limits.learned.items()}
-    of_labels = sum(2 * limits.chances[name] for name, each in families.items() if "label" in each)
+    sides = {name: 1 if each in UPWARDS else 2 for name, each in families.items() if "label" in each}
+    of_labels = sum(num * limits.chances[name] for name, num in sides.items())
     assert of_labels == pytest.approx((1 - DRIFT_SHARE) / 365)
 
 
@@ -284,6 +286,64 @@ def test_values_in_the_order_of_an_earlier_day_or_carried_forward_are_noticed(
     last = readings(every[-1], values=spoiled(by_time))
     own = figures_of([*known[:-1], last], READINGS, every[-1:])[every[-1]]
     assert figure in {limit.name for limit in learned.of(own) if not limit.holds}
+
+
+@pytest.mark.slow
+def test_labels_dealt_out_anew_are_unlike_their_neighbours() -> None:
+    """Each day has a wave of its own, which features and hours do not tell."""
+    table = Table(time="ts", columns={"load": Float(), "heat": Float(), "ts": Time()}, label=Label("heat"))
+    every = [FIRST + timedelta(days=number) for number in range(90)]
+
+    def day_of(day: date, spoil: "Callable[[NDArray[np.float64]], NDArray[np.float64]]") -> Sample:
+        draw = np.random.default_rng(day.toordinal())
+        load = draw.normal(size=48)
+        wave = np.sin(np.arange(48) / 7 + draw.uniform(0, 6))
+        heat = 2 * wave + 0.3 * load + 0.05 * draw.normal(size=48)
+        at = datetime.combine(day, datetime.min.time())
+        times = [at + timedelta(minutes=30 * place) for place in range(48)]
+        rows = pa.table({"load": load, "heat": spoil(heat), "ts": times}, table.schema())
+        return sample_of(day, rows, table, with_label=True)
+
+    known = [day_of(day, lambda heat: heat) for day in every]
+    figures = figures_of(known, table, every)
+    learned = learn(figures, every[-1], false_alarms_per_year=2, label="heat")
+    name = "heat beside its neighbours"
+    assert all(limit.holds for limit in learned.of(figures[every[-1]]))
+    last = day_of(every[-1], np.random.default_rng(0).permutation)
+    own = figures_of([*known[:-1], last], table, every[-1:])[every[-1]]
+    assert name in {limit.name for limit in learned.of(own) if not limit.holds}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", [float("inf"), -999.0, float("nan")])
+def test_a_label_that_is_no_number_or_none_of_those_known_has_its_neighbours_judged(
+    samples: list[Sample], label: float
+) -> None:
+    labels = samples[-1].numbers["fraud"].copy()
+    labels[::9] = label
+    last = replace(samples[-1], numbers={**samples[-1].numbers, "fraud": labels})
+    figures = figures_of([*samples[:-1], last], PAYMENTS, [last.day])[last.day]
+    assert 0 <= figures["fraud beside its neighbours"].value <= 1
+
+
+@pytest.mark.slow
+def test_models_of_labels_are_of_the_days_before_the_week(samples: list[Sample]) -> None:
+    """Neither the labels of a day nor those of its week move what is expected of its labels."""
+    last = samples[-1].day
+    monday = last - timedelta(days=last.weekday())
+
+    def of_last(changed: date) -> Figure:
+        spoiled = [
+            replace(one, numbers={**one.numbers, "fraud": 1 - one.numbers["fraud"]})
+            if one.day == changed
+            else one
+            for one in samples
+        ]
+        return figures_of(spoiled, PAYMENTS, [last])[last]["fraud beside its neighbours"]
+
+    usual = of_last(date.min)
+    assert of_last(monday) == usual
+    assert of_last(monday - timedelta(days=1)) != usual
 
 
 def test_a_label_that_follows_the_hour_alone_is_forecast() -> None:
@@ -477,6 +537,10 @@ def test_labels_of_a_slice_are_told_in_words(figure: Figure, words: str) -> None
         (
             Figure(Sort.SPIKE, ("price",), "share", 0.2, 100),
             "one value of price is in 20 % more of the rows than usual",
+        ),
+        (
+            Figure(Sort.LABEL_UNLIKE, ("delay",), "share", 0.5, 100),
+            "50 % of the values of delay are far from what features and neighbouring rows lead one to expect",
         ),
         (
             Figure(Sort.COPIED, ("price",), "share", 0.95, 100),

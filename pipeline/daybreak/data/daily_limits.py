@@ -4,11 +4,12 @@ Each figure has its own limits (daybreak/statistics/forecast_limits.py), learned
 comparable: counts by their logarithm, shares by 2 asin(sqrt(share)), a label's rate by its log odds, which
 have no end, correlations by Fisher's z. For all figures together, `false_alarms_per_year` sound days a year
 may be outside. A 365th of that is for a day: a fifth for drift, whose limits are the suite's; of the rest
-half for what is known of the label, of that half for its slices and single features; the rest is shared
-evenly by the other families of figures. In a family it is shared by its figures, and by the two sides of each
-(Bonferroni). So many columns in a table do not loosen the limits of the volume, which is a single figure.
-Relations are checked only where they hold: an item has a usual price, a customer no usual quantity. A label
-or feature that is constant has no correlations; that is unlike where its own rate, or a value's share, is.
+half for what is known of the label (0.2 for the label as a whole, 0.15 for its single rows, 0.15 for its
+slices and single features); the rest is shared evenly by the other families of figures. In a family it is
+shared by its figures, and by the two sides of each (Bonferroni). So many columns in a table do not loosen the
+limits of the volume, which is a single figure. Relations are checked only where they hold: an item has a
+usual price, a customer no usual quantity. A label or feature that is constant has no correlations; that is
+unlike where its own rate, or a value's share, is.
 
 No limit is narrower than what the rows of the day alone would vary by: for a share, the beta-binomial
 prediction of its units, which also holds where there was none in all the days before; else as many standard
@@ -40,10 +41,10 @@ MOST_SLICES = 8  # values of a small category
 LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
 History = Mapping[date, Mapping[str, Figure]]
 
-UPWARDS = ("repetition", "spikes", "sequences")  # families of which only too much is wrong
+UPWARDS = ("repetition", "spikes", "sequences", "labels of rows")  # families of which only too much is wrong
 DRIFT_SHARE = 0.2  # of the false alarms, for the limits of drift that init proposes
 # Of the chance of a day; the other families share the rest.
-_OF_LABELS = {"labels": 0.25, "parts of labels": 0.25}
+_OF_LABELS = {"labels": 0.2, "labels of rows": 0.15, "parts of labels": 0.15}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +278,7 @@ def _limit(figure: Figure, learned: Learned, chance: float) -> Limit:
         least, most = (scaled(figure.kind, end, num=figure.num) for end in _ENDS[figure.kind])
         low, high = low if low > least else -inf, high if high < most else inf
     if figure.sort.family in UPWARDS:
-        low = 0.0
+        low = -inf
     return Limit(figure=figure, low=plain(figure.kind, low), high=plain(figure.kind, high))
 
 

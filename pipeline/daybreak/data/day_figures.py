@@ -8,16 +8,18 @@ What is usual is the median of the last `USUAL_DAYS` days that had the value. Pu
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from datetime import date
+from datetime import date, timedelta
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from daybreak.contract.table import Category, Id, Table
+from daybreak.data import label_neighbours
 from daybreak.data.day_sample import Sample, is_label, pair, signature, thinned
 from daybreak.data.figure import Amount, Figure, Kind, Sort
 from daybreak.data.label_forecast import LEARNED_DAYS, label_forecast
+from daybreak.data.label_neighbours import LabelModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +35,7 @@ MOST_SPIKES = 50  # numbers whose single values are looked at: 0.15 s each for 5
 LEAST_ROWS = 10  # that a mean is of
 COPIED_ROWS, ALIKE_ROWS = 4, 3  # that follow one another: few values recur in that order by chance
 LEAST_HOURS = 5  # that a variance between hours is of
-HOUR = "(hour)"  # a feature that each label is forecast from
+HOUR, WEEKDAY = "(hour)", "(weekday)"  # features that each label is forecast from
 CLOCK_H = 1 / 60  # to which the first and the last hour are known
 
 
@@ -114,6 +116,9 @@ class _Together:
         self._by_time = np.lexsort((self._hours, self._at))
         followed = [name for name in self._paired_numbers if name in spiky]
         self._copied = {name: self._as_earlier(self._numbers[name]) for name in followed}
+        if label in numbers:
+            self._label_rows = self._rows_of_labels()
+        self._label_models: dict[tuple[int, int], LabelModel | None] = {}
 
     def _column(self, kind: Literal["keys", "numbers"], name: str, dtype: Any) -> Any:
         """A column of all days; of a day without it nulls."""
@@ -212,6 +217,40 @@ class _Together:
         day = slice(self._ends[place], self._ends[place + 1])
         return label_forecast(self._numbers[self._label], keys, numbers, before=before, day=day)
 
+    def _rows_of_labels(self) -> label_neighbours.Rows:
+        """Returns the rows with their labels, the latter also beside one another, by day and time."""
+        columns = self._table.columns
+        order, left_out = self._by_time, {self._label}
+        left_out |= {name for name, column in columns.items() if isinstance(column, Id)}
+        weekdays = np.array([sample.day.weekday() for sample in self._samples], dtype=np.float64)[self._at]
+        keys = {name: values[order] for name, values in self._keys.items() if name not in left_out}
+        groups = [name for name in keys if isinstance(columns[name], Category)]
+        numbers = {name: values[order] for name, values in self._numbers.items() if name not in left_out}
+        hours = self._hours[order]
+        known = np.where(np.isfinite(hours), np.floor(hours) + 1, 0).clip(0).astype(np.uint64)
+        return label_neighbours.rows_of(
+            self._numbers[self._label][order],
+            {HOUR: hours, WEEKDAY: weekdays, **numbers},
+            {HOUR: known, WEEKDAY: (weekdays + 1).astype(np.uint64), **keys},
+            groups,
+            self._at,
+        )
+
+    def _label_model(self, place: int) -> LabelModel | None:
+        """Returns the model of the labels of a day, learned from those before its week; None of too few.
+
+        All days of a week have one, as it takes a fifth of a second.
+        """
+        day = self._samples[place].day
+        monday = day - timedelta(days=day.weekday())
+        end = sum(sample.day < monday for sample in self._samples)
+        begin = max(0, end - label_neighbours.LEARNED_DAYS)
+        if (begin, end) not in self._label_models:
+            before = slice(self._ends[begin], self._ends[end])
+            rows = self._label_rows.of(before)
+            self._label_models[begin, end] = label_neighbours.learned(rows, self._at[before])
+        return self._label_models[begin, end]
+
     def of_day(self, place: int) -> Iterator[Figure]:
         """Yields the figures of a day."""
         sample, rows = self._samples[place], slice(self._ends[place], self._ends[place + 1])
@@ -237,14 +276,9 @@ class _Together:
             if name in numbers:
                 most = max(0.0, round(float(above[rows].max()), 9))
                 yield Figure(Sort.SPIKE, (name,), "share", most, num=num)
-        for name, copied in self._copied.items():
-            if name in numbers:
-                yield Figure(
-                    Sort.REPEATED, (name,), *_repeated(numbers[name][np.argsort(sample.hours, kind="stable")])
-                )
-                if place:
-                    yield Figure(Sort.COPIED, (name,), *copied[place])
+        yield from self._of_sequences(place, numbers)
         if self._label in numbers:
+            yield from self._of_single_labels(day, place)
             forecast = self._forecast(place)
             yield from _of_label(day, self._label, forecast, keys=keys, numbers=numbers, small=sample.small)
         paired = [name for name in self._paired_numbers if name in numbers]
@@ -256,6 +290,25 @@ class _Together:
         first = np.zeros(len(sample), dtype=np.bool_)
         first[np.unique(hashes, return_index=True)[1]] = True
         yield Figure(Sort.COPIES, (), *day.share(~first))
+
+    def _of_sequences(self, place: int, numbers: "Mapping[str, Numbers]") -> Iterator[Figure]:
+        """Yields how numbers of a day follow one another in time."""
+        order = np.argsort(self._samples[place].hours, kind="stable")
+        for name, copied in self._copied.items():
+            if name in numbers:
+                yield Figure(Sort.REPEATED, (name,), *_repeated(numbers[name][order]))
+                if place:
+                    yield Figure(Sort.COPIED, (name,), *copied[place])
+
+    def _of_single_labels(self, day: "_Day", place: int) -> Iterator[Figure]:
+        """Yields how many labels are far from what is expected of each."""
+        span = slice(self._ends[place], self._ends[place + 1])
+        rows = self._label_rows.of(span)
+        if model := self._label_model(place):
+            errors = np.empty(len(rows.label))
+            errors[self._by_time[span] - span.start] = model.errors(rows)
+            far = np.abs(errors) > model.limit
+            yield Figure(Sort.LABEL_UNLIKE, (self._label,), *day.share(far, among=np.isfinite(errors)))
 
     def _of_relations(self, day: "_Day", keys: "Mapping[str, Keys]", rows: slice) -> Iterator[Figure]:
         if rows.start:  # the first day knows none before it

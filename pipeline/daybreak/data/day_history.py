@@ -24,7 +24,7 @@ from daybreak.contract.record_parts import Expectation
 from daybreak.contract.record_types import Night
 from daybreak.contract.sections import ValidateParams
 from daybreak.contract.table import Table
-from daybreak.data import day_figures, day_sample, figure, label_forecast
+from daybreak.data import day_figures, day_sample, figure, label_forecast, label_neighbours
 from daybreak.data.daily_limits import DayLimits, Limit, learn
 from daybreak.data.day_figures import WINDOW, figures_of, quarantined_of
 from daybreak.data.day_sample import SKETCH, Sample, read_sample, sample_of, similarity, sketch_of
@@ -372,7 +372,8 @@ def _digests(
     of_rows: Mapping[date, str], ripe: Mapping[date, bool], table: Table, rules: str
 ) -> dict[date, str]:
     """Returns the digest of what the figures of each day are of."""
-    code = [inspect.getsource(module) for module in (day_figures, day_sample, figure, label_forecast)]
+    modules = (day_figures, day_sample, figure, label_forecast, label_neighbours)
+    code = [inspect.getsource(module) for module in modules]
     shared = [rules, records.dumps(table), *code]
 
     def digest(day: date) -> str:

@@ -19,6 +19,7 @@ Family = Literal[
     "sequences",
     "labels",
     "parts of labels",
+    "labels of rows",
 ]
 
 
@@ -89,6 +90,12 @@ class Sort(Enum):
         "{0} by its forecast",
         "labels",
         "{0} rises by {value} where its forecast by the features rises by 1",
+    )
+    # Row by row, also by the labels of other rows (daybreak/data/label_neighbours.py).
+    LABEL_UNLIKE = (
+        "{0} beside its neighbours",
+        "labels of rows",
+        "{value} of the values of {0} are far from what features and neighbouring rows lead one to expect",
     )
     # The same for the rows of a value, beside the other rows.
     ODDS_WHERE = (
