@@ -4,7 +4,8 @@
 
 What the process of the tests took more than before it, by Linux's own peak, and what all processes that it
 started and that lived at once took, which are looked at each LOOK_S: their peaks, but of forks of another
-their share, since they have most of their pages in common.
+their share, since they have most of their pages in common. Of those that a test before has left, such as a
+server that several share, only what they took more counts.
 """
 
 import contextlib
@@ -25,8 +26,11 @@ class Peak:
     """The most that the processes below this one took, from its beginning on."""
 
     def __init__(self) -> None:
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # begins the peak of this process anew
+        below = [each.pid for each in psutil.Process().children(recursive=True)]
+        for process in (os.getpid(), *below):
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{process}/clear_refs").write_text("5")  # begins its peak anew
+        self.others = {process: _taken(process) for process in below}
         self.before, self.most, self.ended = psutil.Process().memory_info().rss, 0, threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.thread.start()
@@ -39,8 +43,9 @@ class Peak:
 
     def _look(self) -> None:
         while True:
-            below = psutil.Process().children(recursive=True)
-            self.most = max(self.most, sum(_taken(each.pid) for each in below))
+            below = [each.pid for each in psutil.Process().children(recursive=True)]
+            more = sum(max(0, _taken(process) - self.others.get(process, 0)) for process in below)
+            self.most = max(self.most, more)
             if self.ended.wait(LOOK_S):
                 return
 
