@@ -295,7 +295,9 @@ def swap(log: Log, versions: tuple[int, int], url: str) -> None:
 
 def ask(hour: int, router: str, pages: str) -> None:
     """Asks both servers as often as in an hour: users, what they took, health, metrics, board, a night."""
-    again = Retry(5, status_forcelist=[503], allowed_methods=None, backoff_factor=0.5)
+    again = Retry(
+        5, connect=0, read=0, other=0, status_forcelist=[503], allowed_methods=None, backoff_factor=0.5
+    )
     with requests.Session() as session:
         session.mount("http://", HTTPAdapter(max_retries=again))  # what a busy router asks for with its 503
 

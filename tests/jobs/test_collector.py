@@ -220,7 +220,7 @@ def test_the_record_keeps_the_attempts_their_price_and_the_curve_of_the_loss():
     [
         ([(1, 30, "2 x L4"), (19, 600, "2 x L4"), (49, 900, "2 x L4")], (19.0, 600)),
         ([(1, 5_030, "2 x L4"), (19, 5_600, "2 x L4"), (49, 5_900, "2 x L4")], (21.0, 570)),  # went on
-        ([(1, 30, "NVIDIA L4"), (19, 600, "NVIDIA L4"), (49, 900, "2 x L4")], None),  # the other came later
+        ([(19, 50_010, "2 x L4"), (49, 50_900, "2 x L4")], (19.0, 50_010)),  # of one nobody can tell
     ],
 )
 def test_what_is_learned_of_a_run_before_a_restart_is_its_own(beats, before):
@@ -238,7 +238,8 @@ def test_what_is_learned_of_a_run_before_a_restart_is_its_own(beats, before):
         for at, num_updates, device in beats
     ]
     (path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert collect(path, JobAttempts(path), cost_usd=0.3, logs="").before_restart == before
+    training = collect(path, JobAttempts(path), cost_usd=0.3, logs="")
+    assert (training.before_restart, training.first_device) == (before, "2 x L4")
 
 
 def test_the_curve_of_the_loss_has_nothing_that_a_restart_took_back():

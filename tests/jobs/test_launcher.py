@@ -15,7 +15,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.backend import JobState
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.record_parts import JobForecast, JobSpan, Placement, Rental
+from daybreak.contract.record_parts import JobForecast, JobSpan, Placement, Rental, Size
 from daybreak.contract.record_types import Plan
 from daybreak.jobs import launcher, observed_job, reconciler
 from daybreak.jobs.collector import MODEL
@@ -56,6 +56,11 @@ def test_a_refit_is_planned_at_the_rate_of_the_machines_that_it_gets():
     for attempts, expected_s in (((), 6 * 3600.0 / 32_000), (tuple(spans), 600.0 / (500 * 32))):
         refit = launcher._plan_of_refit(plan, replace(training, attempts=attempts), 3_200)
         assert refit.forecast.expected_s == pytest.approx(startup.start_s(plan) + 3_200 * expected_s)
+    planned_s = startup.start_s(plan) + 0.1 * (plan.forecast.expected_s - startup.start_s(plan))
+    growing = replace(plan, sizes=(Size(batch_size=32, micro_batch_size=16, update_s=1.0),))
+    for known, attempts in ((growing, tuple(spans)), (plan, (spans[1],))):
+        refit = launcher._plan_of_refit(known, replace(training, attempts=attempts), 3_200)
+        assert refit.forecast.expected_s == pytest.approx(planned_s)
 
 
 def test_the_first_call_submits_the_second_waits_and_the_last_collects():

@@ -199,10 +199,14 @@ def test_updates_of_a_batch_that_grew_count_by_their_mean_size():
 
 
 def test_machines_of_which_some_never_came_teach_nothing_of_all():
-    several = replace(planned(night()), rental=Rental(machine="g2-standard-4", num_machines=4))
-    whole = replace(took(several, 1.0), device="2 x NVIDIA L4")
-    assert learned([replace(ran(whole), plan=several)]).past == []
-    assert len(learned([replace(ran(replace(whole, device="4 x NVIDIA L4")), plan=several)]).past) == 1
+    several = replace(
+        planned(night()), rental=Rental(machine="g2-standard-24", num_machines=2)
+    )  # two L4 each
+    whole = took(several, 1.0)
+    for device, num_learned in (("2 x NVIDIA L4", 0), ("4 x NVIDIA L4", 1), ("", 1)):
+        again = replace(whole, num_restarts=1, before_restart=(2000.0, 500), first_device=device)
+        for training in (replace(whole, device=device), replace(again, device="4 x NVIDIA L4")):
+            assert len(learned([replace(ran(training), plan=several)]).past) == num_learned
 
 
 def test_nights_that_came_later_do_not_change_the_plan(nights, repository):

@@ -168,6 +168,13 @@ def test_nights_that_went_on_to_cheaper_machines_are_compared_by_their_rate_befo
     assert scorecard([slow] * 20).widen > 1.0
 
 
+def test_a_night_that_was_late_and_saved_by_faster_machines_is_a_forecast_that_failed():
+    rescued = moved(FAST, CHEAP, first_s=6_003.0, first_device="NVIDIA L4", device="4 x NVIDIA L4")
+    compared = outcome("n", HOURS, rescued)
+    assert compared
+    assert not compared.held
+
+
 def test_a_rate_that_nobody_saw_is_compared_with_nothing():
     assert outcome("n", HOURS, moved(FAST, CHEAP, first_s=90.0)) is None
     assert outcome("n", HOURS, moved(FAST, CHEAP, first_s=900.0, before_restart=None)) is None

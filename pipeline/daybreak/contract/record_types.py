@@ -254,6 +254,7 @@ class Training(Record):
     sync: "Sync | None" = None  # when its workers agreed at last; None: nobody told
     # Seconds and updates from their first start to the last heartbeat before the next; None: there was none.
     before_restart: tuple[float, int] | None = None
+    first_device: str = ""  # that they trained on before that; "" without a restart, or where nobody told
     # Updates of worker 0 that were taken otherwise than planned, as memory was short, by how.
     short_of_memory: dict[str, int] = field(default_factory=dict)
     num_skipped: int = 0  # updates whose gradients overflowed in float16

@@ -31,6 +31,7 @@ from daybreak.contract.formats import duration
 from daybreak.contract.record_parts import Portion
 from daybreak.contract.record_types import BEFORE_TRAINING, LIVE_TEST, SCHEDULE, Night
 from daybreak.contract.sections import IngestParams
+from daybreak.contract.units import HOUR_S
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 
@@ -76,7 +77,8 @@ def wait_of(home: Home, night: Night, params: IngestParams) -> DayWait:
     if training.ended_at is None:
         return first
     submitted = training.ended_at - timedelta(seconds=training.took_s)
-    overhead = submitted - entry.night.started_at - timedelta(hours=entry.batch.waited_hours)
+    waited = timedelta(seconds=max(plan.waited_s, entry.batch.waited_hours * HOUR_S))  # or for machines, too
+    overhead = submitted - entry.night.started_at - waited
     planned = timedelta(seconds=plan.forecast.longest_s or plan.forecast.interval[1])
     took_until = _trained_by(entry.night, plan.after)
     fastest = min([planned, *(took_until - one.latest_start for one in plan.fallbacks)])

@@ -19,7 +19,7 @@ from daybreak.jobs import observed_lifetimes
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.heartbeats import thinned
 from daybreak.jobs.submissions import JobAttempt, JobAttempts
-from daybreak.machines.startup import IN_RUN_S, num_devices
+from daybreak.machines.startup import IN_RUN_S
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, moments, worker_errors
 from daybreak.training.recipe import AVERAGE, BEST, NEWEST, Recipe, Result
@@ -98,30 +98,34 @@ def _fetch_copies(folder: Path, recipe: Recipe) -> None:
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 
 
+def _first_run(
+    starts: Sequence[Mapping[str, Any]], beats: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Returns the heartbeats of the workers before their first restart; none without one."""
+    if len(starts) < 2:
+        return []
+    began, again = (datetime.fromisoformat(each["time"]) for each in starts[:2])
+    return [beat for beat in beats if began <= datetime.fromisoformat(beat["time"]) < again]
+
+
 def _before_restart(
     starts: Sequence[Mapping[str, Any]], beats: Sequence[Mapping[str, Any]]
 ) -> tuple[float, int] | None:
     """Returns the seconds and updates of the workers before their first restart; None without one.
 
-    A run that went on from a checkpoint counts from its first heartbeat. One with fewer devices than came
-    later, as where machines join a job, tells nothing of them all: None.
+    A run that went on from a checkpoint counts from its first heartbeat.
     """
-    if len(starts) < 2:
+    first = _first_run(starts, beats)
+    if not first:
         return None
-    began, again = (datetime.fromisoformat(each["time"]) for each in starts[:2])
-    first = [beat for beat in beats if began <= datetime.fromisoformat(beat["time"]) < again]
-    if not first or _devices(first[-1]) < max(map(_devices, beats)):
-        return None
+    began = datetime.fromisoformat(starts[0]["time"])
     seconds = [(datetime.fromisoformat(beat["time"]) - began).total_seconds() for beat in first]
     if first[0]["num_updates"] * seconds[-1] > 2 * first[-1]["num_updates"] * seconds[0]:
         between_s = seconds[-1] - seconds[0]
+        if not between_s:
+            return None
         return round(IN_RUN_S + between_s, 3), first[-1]["num_updates"] - first[0]["num_updates"]
     return round(seconds[-1], 3), first[-1]["num_updates"]
-
-
-def _devices(beat: Mapping[str, Any]) -> int:
-    """Returns how many devices the workers of a heartbeat had; 0 where it does not say."""
-    return num_devices(beat["device"]) if beat.get("device") else 0
 
 
 def collect(
@@ -156,6 +160,7 @@ def collect(
     shares = [each["device_use"] for each in beats if each.get("device_use") is not None]
     return Training(
         before_restart=_before_restart(starts, beats),
+        first_device=next((str(beat.get("device") or "") for beat in _first_run(starts, beats)[::-1]), ""),
         model_digest=result.model_digest,
         num_samples=result.num_samples,
         num_updates=result.num_updates,

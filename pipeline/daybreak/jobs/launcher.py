@@ -181,9 +181,11 @@ def refit(
 def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
     """Returns the plan of a job as the one before, but of so many samples, at the pace that was measured."""
     pace_s = training.elapsed_s / max(training.num_samples, 1)
-    first = first_run(plan, training) if has_moved(plan, training) else None
-    if first and alike(first.rental, plan.rental):
-        pace_s = first.elapsed_s / (first.num_updates * plan.batch_size)
+    if has_moved(plan, training):  # the refit has the plan's machines
+        pace_s = (plan.forecast.expected_s - start_s(plan)) / max(plan.num_samples, 1)
+        first = first_run(plan, training)
+        if first and alike(first.rental, plan.rental) and not plan.sizes:
+            pace_s = first.elapsed_s / (first.num_updates * plan.batch_size)
     expected_s = start_s(plan) + num_samples * pace_s
     return replace(
         plan,

@@ -9,7 +9,7 @@ from math import log
 
 from daybreak.contract.formats import count, dollars, duration
 from daybreak.contract.record_parts import Option, PriceSource, Sync
-from daybreak.contract.record_types import BEFORE_TRAINING, Batch, Night, Plan
+from daybreak.contract.record_types import BEFORE_TRAINING, Night, Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.prediction.time_budget import TEST
 
@@ -18,12 +18,12 @@ WIDTH, HEIGHT = 64, 12  # of the picture, in characters
 BAR = 40  # characters of the longest bar
 
 
-def rationale(plan: Plan, night: Night, batch: Batch | None = None) -> str:
+def rationale(plan: Plan, night: Night) -> str:
     """Returns the whole explanation as text."""
-    return "\n".join(_lines(plan, night, batch))
+    return "\n".join(_lines(plan, night))
 
 
-def _lines(plan: Plan, night: Night, batch: Batch | None) -> Iterator[str]:
+def _lines(plan: Plan, night: Night) -> Iterator[str]:
     yield from sentences(plan, night)
     options = plan.reasons.options
     if options:

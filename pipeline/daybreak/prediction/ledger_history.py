@@ -15,10 +15,10 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.record_parts import Rental
 from daybreak.contract.record_types import Night, Plan, Profile, Training
 from daybreak.machines import catalog
-from daybreak.machines.startup import IN_RUN_S, wait
+from daybreak.machines.startup import IN_RUN_S, num_devices, wait
 from daybreak.prediction.calibration import NIGHTS_AHEAD, CostCalibration, PastUpdateTime, ratio
 from daybreak.prediction.efficiency import Reached
-from daybreak.prediction.scorecard import alike, card_of, first_rental, first_run
+from daybreak.prediction.scorecard import FirstRun, alike, card_of, first_rental, first_run
 from daybreak.prediction.time_budget import Decided
 from daybreak.prediction.update_time import by_profile, update
 from daybreak.profiling import remedies
@@ -78,7 +78,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
     if ran is None or (training.num_restarts and _may_differ(plan, training)):
         return None
     machine = _machine(ran.rental, profile, entry.night, machines)
-    if machine is None:
+    if machine is None or not _all_came(ran, machine):
         return None
     measured = catalog.local(profile, today=entry.night.day)
     epochs = plan.num_samples / max(1, entry.dataset.num_samples)
@@ -125,6 +125,13 @@ def _least_s(profile: Profile, machine: Machine, num_machines: int, batch_size: 
         return 0.0
     rate = machine.speeds.flops_per_s * machine.num_workers * num_machines
     return profile.flops_per_sample * batch_size / rate if rate else 0.0
+
+
+def _all_came(ran: FirstRun, machine: Machine) -> bool:
+    """Returns whether the workers had the devices of all machines, where they told."""
+    if machine.is_local or not ran.device:
+        return True
+    return num_devices(ran.device) >= ran.rental.num_machines * machine.num_workers
 
 
 def _may_differ(plan: Plan, training: Training) -> bool:

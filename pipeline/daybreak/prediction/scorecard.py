@@ -22,7 +22,7 @@ from statistics import median
 from daybreak.contract.formats import percent, percents
 from daybreak.contract.record_parts import JobSpan, Rental
 from daybreak.contract.record_types import Plan, Training
-from daybreak.machines.startup import IN_RUN_S, Z90, num_devices
+from daybreak.machines.startup import IN_RUN_S, Z90
 from daybreak.storage.ledger import Entry
 
 NIGHTS = 60  # most that are scored
@@ -89,6 +89,7 @@ class FirstRun:
     """What a night trained before its workers were restarted, if they were, and on which machines."""
 
     rental: Rental
+    device: str  # that the workers had, "2 x NVIDIA L4"; "" where nobody told
     elapsed_s: float
     num_updates: int
 
@@ -103,21 +104,21 @@ def first_rental(plan: Plan, training: Training) -> Rental | None:
 
 
 def first_run(plan: Plan, training: Training) -> FirstRun | None:
-    """Returns the first run of a night.
-
-    None where its machines are not known, some of them never came, or it was too short to tell a rate.
-    """
+    """Returns the first run of a night; None if its machines are unknown, or it was too short for a rate."""
     rental = first_rental(plan, training)
     if rental is None:
         return None
     if not training.num_restarts:
-        if training.device and num_devices(training.device) < rental.num_machines:  # some never came
-            return None
-        return FirstRun(rental=rental, elapsed_s=training.elapsed_s, num_updates=training.num_updates)
+        return FirstRun(
+            rental=rental,
+            device=training.device,
+            elapsed_s=training.elapsed_s,
+            num_updates=training.num_updates,
+        )
     elapsed_s, num_updates = training.before_restart or (0.0, 0)
     if elapsed_s < LEAST_S or not num_updates:
         return None
-    return FirstRun(rental=rental, elapsed_s=elapsed_s, num_updates=num_updates)
+    return FirstRun(rental=rental, device=training.first_device, elapsed_s=elapsed_s, num_updates=num_updates)
 
 
 def alike(one: Rental, other: Rental) -> bool:

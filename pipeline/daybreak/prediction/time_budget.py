@@ -129,12 +129,20 @@ def window(
         waited_s=waited_s,
     )
     if there.until_s <= 0 < replace(there, waited_s=0.0).until_s:
-        by_decision = there.decide_s - there.after_s < there.train_s
-        key = "night.decide_hours" if by_decision else "night.train_hours"
+        needed_s = waited_s / (1 - BEFORE_TRAINING)
+        is_of_predict = night.last_decision < night.decide_until
+        missing_s = {
+            "night.train_hours": needed_s - there.train_s,
+            "predict.by_hours" if is_of_predict else "night.decide_hours": (
+                needed_s + there.after_s - there.decide_s
+            ),
+        }
+        more = " and ".join(
+            f"{key} by more than {_up(s / HOUR_S):g}" for key, s in missing_s.items() if s >= 0
+        )
         raise PlanError(
             f"the night waited {formats.duration(waited_s)} for its day or for machines, which leaves no "
-            f"time to train; raise {key} above {there.hours(0.0)[by_decision]:g}, or let it wait less: by "
-            f"ingest.wait_hours, or by more machines of the fleet"
+            f"time to train; raise {more}, or let it wait less"
         )
     if there.until_s <= 0:
         fewer = "lower prepare.test_days" if test_days > 1 else "let the source deliver fewer samples a day"

@@ -267,7 +267,7 @@ def log_records(
     params = run_params(night, plan, training)
     metrics = dict(evaluation.metrics) | {
         "time/planned_s": plan.forecast.expected_s,
-        "time/elapsed_s": training.elapsed_s,
+        "time/took_s": training.took_s,
         "cost/planned_usd": plan.forecast.expected_usd,
         "cost/usd": training.cost_usd,
         "training/num_updates": float(training.num_updates),

@@ -295,7 +295,7 @@ def _of_plan(plan: Plan, training: Training | None) -> str:
         expected = f"{duration(plan.forecast.expected_s)}, {formats.dollars(plan.forecast.expected_usd)}"
         return f"{plan.rental}: {expected} planned"
     is_inside = scorecard.within_interval(plan, training)
-    how = {True: "inside its interval", False: "outside its interval", None: "by moving to other machines"}
+    how = {True: "inside its interval", False: "outside its interval", None: "on other machines"}
     return f"{duration(training.took_s)} of {duration(plan.forecast.expected_s)} planned, {how[is_inside]}"
 
 

@@ -74,7 +74,9 @@ class NightRow:
     budget_usd: float = 0.0
     predicted_s: tuple[float, float, float] | None = None  # low, middle, high of the plan's 90 % interval
     predicted_usd: float | None = None
-    held: bool | None = None  # was the time in that interval? None: nothing to compare, as where it moved
+    compared_s: float | None = None  # seconds to compare with that: of a night that moved, at its first rate
+    held: bool | None = None  # are they in the interval? None: nothing to compare
+    moved: bool = False  # it trained on other machines than planned
     is_whole: bool = True  # training came to its own end
     score: float | None = None  # of the challenger on tonight's held-out samples
     champion_score: float | None = None  # on the same
@@ -180,7 +182,9 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
     scored = scorecard.outcome(night.id, plan, training) if plan and training else None
     return replace(
         row,
+        compared_s=scored.actual_s if scored else None,
         held=scored.held if scored else None,
+        moved=bool(plan and training and scorecard.has_moved(plan, training)),
         challenger=verdict.challenger if verdict else 0,
         failed=verdict.failed if verdict else "",
         started_at=night.started_at.timestamp(),

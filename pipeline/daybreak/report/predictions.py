@@ -54,7 +54,7 @@ def _picture(plans: Scorecard) -> str:
     axes.tick_params(axis="y", labelcolor=MUTED, labelsize=9, length=0)
     axes.spines[:].set_visible(False)
     label = (
-        f"Actual over predicted time of {plans.num_nights} nights, of those that moved to other machines by "
-        f"their rate before: {formats.percent(plans.coverage)} inside"
+        f"Actual over predicted time of {plans.num_nights} nights (those that moved to other machines: "
+        f"at their rate before): {formats.percent(plans.coverage)} inside"
     )
     return inline(figure, name="predicted", label=label)

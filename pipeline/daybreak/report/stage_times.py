@@ -17,6 +17,7 @@ from daybreak.contract.record_types import LIVE_TEST, Plan, Training
 from daybreak.jobs.heartbeats import LOW_USE
 from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
 from daybreak.planning.considered import UP_TO
+from daybreak.prediction.scorecard import has_moved
 from daybreak.prediction.time_budget import EVALUATION, REFIT
 from daybreak.storage.ledger import Entry
 
@@ -118,7 +119,8 @@ def _of_stage(
     expected_s, most_s, words = usual_s, None, "usually"
     compared_s = took_s
     if stage == "train" and plan and training:
-        expected_s, most_s, words = plan.forecast.expected_s, plan.forecast.interval[1], "planned"
+        expected_s, words = plan.forecast.expected_s, "planned"
+        most_s = None if has_moved(plan, training) else plan.forecast.interval[1]
         compared_s = training.took_s
     elif planned in portions:
         expected_s, words = portions[planned], "planned"

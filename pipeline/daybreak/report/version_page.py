@@ -203,12 +203,13 @@ def _of_training(entry: Entry) -> Iterable[str]:
     is_inside = scorecard.within_interval(plan, training)
     how = f"the time is {'inside' if is_inside else 'outside'} {interval}"
     if is_inside is None:
-        how = f"{interval}, is for the first of these machines alone"
+        how = f"{interval}, is for {plan.rental} alone"
     ran = [str(one.rental) for one in training.attempts if one.ran_at]
     machines = dict.fromkeys(ran or [str(plan.rental)])
+    restarts = formats.counted(training.num_restarts, "restart")
     yield (
-        f"Trained on {', then on '.join(machines)}{device}, "
-        f"{formats.counted(training.num_restarts, 'restart')}, stopped by {training.stopped_by}; {how}."
+        f"Trained on {', then on '.join(machines)}{device} {evidence.STOPPED[training.stopped_by]}, with "
+        f"{restarts}; {how}."
     )
 
 

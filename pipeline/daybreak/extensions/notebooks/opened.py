@@ -38,7 +38,8 @@ VERDICTS = (
 METRICS = ("night", "day", "version", "slice", "metric", "value", "champion", "num_samples")
 COSTS = ("night", "day", "rental", "trained_s", "train_within_s", "usd", "predicted_usd", "budget_usd")
 FORECASTS = (
-    *("night", "day", "rental", "predicted_s", "low_s", "high_s", "actual_s", "is_whole", "held"),
+    *("night", "day", "rental", "predicted_s", "low_s", "high_s", "actual_s"),
+    *("compared_s", "held", "is_whole", "moved"),
     *("predicted_usd", "usd"),
 )
 
@@ -125,8 +126,9 @@ class OpenHome:
     def forecasts(self) -> "pd.DataFrame":
         """Returns a row for each night with a plan that trained: what was predicted, and what came.
 
-        `low_s` to `high_s` is the interval of 90 % around `predicted_s`; `held` says whether `actual_s` was
-        in it, `is_whole` whether training came to its own end.
+        `low_s` to `high_s` is the interval of 90 % around `predicted_s`; `held` says whether `compared_s` was
+        in it: `actual_s`, or of a night that `moved` to other machines the time at its rate before.
+        `is_whole` says whether training came to its own end.
         """
         rows = (_row(row_of(entry)) for entry in self._entries() if entry.plan and entry.training)
         return _frame((row for row in rows if row["predicted_s"] is not None), FORECASTS)

@@ -142,7 +142,7 @@ def _against(
 
 def _predicted(nights: Sequence[NightRow]) -> Chart | None:
     """Draws actual over predicted time, on a logarithmic scale, with the interval that was predicted."""
-    known = [(n.predicted_s, n.trained_s) for n in nights]
+    known = [(n.predicted_s, n.compared_s) for n in nights]
     ratios = [a / p[1] if p and a else None for p, a in known]
     spans = [(p[0] / p[1], p[2] / p[1]) if p and a else None for p, a in known]
     values = [v for v in (*ratios, *(v for s in spans if s for v in s)) if v]
@@ -162,7 +162,8 @@ def _predicted(nights: Sequence[NightRow]) -> Chart | None:
     return _chart(
         nights,
         "Actual time, against the plan's",
-        "Actual over predicted time of training. Bars: the plan's 90 % interval. Coloured: outside of it.",
+        "Actual over predicted time of training; of nights that moved to other machines, at their rate "
+        "before. Bars: the plan's 90 % interval. Coloured: outside of it.",
         [
             _spans(spans, y),
             _line([1.0] * len(nights), y, "limit"),

@@ -41,7 +41,9 @@ class Front:
         elif not await self.own.admits(inner, send):
             return
         elif name in self._faults:
-            await refuse(send, 503, f"the router of {name} did not start: {self._faults[name]}")
+            # /health needs no token, so it gives no address or path away.
+            why = "" if inner["path"] == "/health" else f": {self._faults[name]}"
+            await refuse(send, 503, f"the router of {name} did not start{why}")
         else:
             await refuse(
                 send, 404, f"no model is named {name!r:.80}; /health of each is at {MODELS}NAME/health"

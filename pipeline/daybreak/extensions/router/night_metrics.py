@@ -73,7 +73,7 @@ class NightMetrics:
         self._events.update(kind for kind in kinds if kind in COUNTED)
         self._usd += entry.usd or 0.0
         if entry.training:
-            self._train_s += entry.training.elapsed_s
+            self._train_s += entry.training.took_s
 
     def collect(self) -> Iterator[Metric]:
         """Yields what each metric is now."""
@@ -84,7 +84,9 @@ class NightMetrics:
         yield self._counter("night_events", "Nights with an event of a kind", happened, by="kind")
         yield self._counter("rollbacks", "Rollbacks in the ledger", {"": self._num_rollbacks})
         yield self._counter("night_cost_usd", "Dollars that the jobs of all nights cost", {"": self._usd})
-        yield self._counter("night_train_seconds", "Seconds that all nights trained", {"": self._train_s})
+        yield self._counter(
+            "night_train_seconds", "Seconds of training, with queue and start-up", {"": self._train_s}
+        )
         if self._newest:
             yield from self._of_newest(self._newest)
         yield from self._of_open(self._open)

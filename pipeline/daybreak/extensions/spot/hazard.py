@@ -125,8 +125,13 @@ def spot_lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
     """
     lives: list[tuple[float, bool]] = []
     for entry in entries:
-        number = entry.plan.rental.num_machines if entry.plan else 1
-        for seconds, preempted in entry.training.spot_lives if entry.training else ():
+        training = entry.training
+        if training is None:
+            continue
+        numbers = [one.rental.num_machines for one in training.attempts if one.ran_at and one.rental.is_spot]
+        if len(numbers) != len(training.spot_lives):  # of some it is not known where they began
+            numbers = [entry.plan.rental.num_machines if entry.plan else 1] * len(training.spot_lives)
+        for number, (seconds, preempted) in zip(numbers, training.spot_lives, strict=True):
             lives += [(seconds, preempted), *[(seconds, False)] * (number - 1)]
     return lives
 
