@@ -163,10 +163,20 @@ def test_rows_of_dictionaries_and_views_are_plain(tmp_path: Path) -> None:
             [[[0.5]], [None, []], [], [[0.1, 2]]], pa.list_(pa.list_view(pa.float32()))
         ),
     }
+    kinds = {name: values for name, values in kinds.items() if is_written(values)}
     pq.write_table(pa.table(kinds), tmp_path / "rows.parquet")
     rows = Files(str(tmp_path / "rows.parquet")).reader.read(str(tmp_path / "rows.parquet"))
     assert rows.to_pydict() == pa.table(kinds).to_pydict()
     assert not {"dictionary", "view"} & set(re.findall("[a-z]+", " ".join(map(str, rows.schema.types))))
+
+
+def is_written(values: pa.Array) -> bool:
+    """Whether this pyarrow writes such values to Parquet: the oldest that is allowed writes no list views."""
+    try:
+        pq.write_table(pa.table({"values": values}), io.BytesIO())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def full(path: Path, line: str, *, of: int = 1) -> None:

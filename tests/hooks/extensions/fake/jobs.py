@@ -72,7 +72,7 @@ def on_first_machine(
     home: Home, night: Night, profile: object, planned: Callable[..., Plan], *, available: Any, params: Any
 ) -> Plan:
     """Returns the plan with the first machine as this home's share."""
-    return planned(night, params, available[:1])
+    return planned(params, available[:1])
 
 
 def one_day_more(home: Home, params: Any) -> list[str]:
