@@ -951,6 +951,34 @@ def test_ranges_of_a_few_days_are_wide_proposals_and_0_is_a_least_value_only_whe
     assert bounds["celsius"]["min_value"] < -50  # no winter is refused
 
 
+def test_a_column_of_a_type_that_no_table_has_is_left_out_with_what_to_deliver_instead(
+    tmp_path: Path,
+) -> None:
+    columns = {
+        "shop": [{"id": n, "city": "Ulm"} for n in range(60)],
+        "tags": [["new"] if n % 2 else None for n in range(60)],
+        "sizes": [[1.5] * (1 + n % 3) for n in range(60)],
+        "took": [timedelta(seconds=n) for n in range(60)],
+    }
+    vectors = delivered(tmp_path / "vectors", 3, vector=lambda _: [[1.5, 2.5]] * 60)
+    with pytest.raises(ParamsError, match=r"^--unit vector is a list; or name another column$"):
+        survey.survey(vectors, survey.Options(unit="vector"))
+    url = delivered(
+        tmp_path / "days", 3, **{name: lambda _, each=each: each for name, each in columns.items()}
+    )
+    for name in columns:
+        with pytest.raises(ParamsError, match=rf"^--unit {name} is .*deliver.*; or name another column$"):
+            survey.survey(url, survey.Options(unit=name))
+    assert left_out(survey.survey(url)) == {
+        "shop": "no: fields within a column, which no table has; have them delivered as columns, such as "
+        "shop_id, shop_city",
+        "tags": "no: of type list<element: string>, and a table has lists of floats only; have it "
+        "delivered as text or columns",
+        "sizes": "no: a list of different lengths; have as many numbers delivered in each row",
+        "took": "no: of type duration[us], which no table has; have it delivered as numbers, text or times",
+    }
+
+
 def test_a_column_may_be_left_out_but_not_the_one_that_is_needed(tmp_path: Path) -> None:
     url = delivered(tmp_path / "days", 3, code=lambda n: ["x"] * 60)
     made = survey.survey(url, survey.Options(without=["code"]))

@@ -196,6 +196,7 @@ is better. It runs what is committed.
 ```sh
 daybreak night
 ```
+
 The columns, as they were when this was written:
 
 {markdown(survey.columns)}

@@ -206,7 +206,7 @@ def _guesses(data: Data, label: str, options: Options) -> tuple[str, ...]:
     plug = data.plug.get("rows", data.plug)
     guesses = [] if options.time else [f"{data.time} is the time of a row (--time)"]
     if plug.get("time") and not options.time_format:
-        guesses.append(f"its format is {plug['time']} (--time-format)")
+        guesses.append(f"the format of {data.time} is {plug['time']} (--time-format)")
     if plug.get("clock") and not options.clock:
         guesses.append(f"the time of day is {plug['clock']} (--clock; to leave it out, --without)")
     dialect = {
@@ -231,13 +231,24 @@ def _why_left_out(values: pa.ChunkedArray, name: str, *, joined: bool) -> str:
         return "without a name"
     if values.null_count == len(values):
         return "null in all rows"
-    kind = values.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        if joined:
-            return "a list, which a row without a partner lacks, and no table has null vectors"
-        if values.null_count:
-            return "a list that is null in some rows; have zeros delivered there, and a column that says so"
-    return f"of type {values.type}, which no table has"
+    kind, types = values.type, pa.types
+    if types.is_struct(kind):
+        parts = ", ".join(f"{name}_{field.name}" for field in kind)
+        return f"fields within a column, which no table has; have them delivered as columns, such as {parts}"
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _why_no_vector(values, joined=joined)
+    return f"of type {kind}, which no table has; have it delivered as numbers, text or times"
+
+
+def _why_no_vector(lists: pa.ChunkedArray, *, joined: bool) -> str:
+    kind = lists.type
+    if not pa.types.is_floating(kind.value_type):
+        return f"of type {kind}, and a table has lists of floats only; have it delivered as text or columns"
+    if joined:
+        return "a list, which a row without a partner lacks, and no table has null vectors"
+    if lists.null_count:
+        return "a list that is null in some rows; have zeros delivered there, and a column that says so"
+    return "a list of different lengths; have as many numbers delivered in each row"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +266,9 @@ def _columns(rows: pa.Table, data: Data, label: str, options: Options) -> _Colum
     unit, without = options.unit, options.without
     columns, notes = _types(rows, data)
     if unit:
+        if columns[unit] is None or pa.types.is_nested(rows.schema.field(unit).type):
+            why = "a list" if columns[unit] else _why_left_out(rows[unit], unit, joined=False)
+            raise ParamsError(f"--unit {unit} is {why}; or name another column")
         columns[unit] = unit_column(rows[unit])
     if label in notes and not isinstance(columns[label], Int | Float):
         raise ParamsError(f"the label {notes[label]}")
