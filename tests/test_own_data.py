@@ -20,11 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Champion, Evaluation, Night, Report, Verdict
+from daybreak.contract.record_types import Champion, Evaluation, Night, Report, Verdict, Version
 from daybreak.data.partitions import PART, part_of
 from daybreak.evaluation.scores import read_scores
 from daybreak.examples.fraud.payments import Payments
-from tests.dags.servers import IDENTITY, free_port, server
+from daybreak.registry.packaging import slice_metrics
+from tests.browser import chromium
+from tests.dags.servers import IDENTITY, free_port, keep, server
 
 ROOT = Path(__file__).parents[1]
 FIRST = date(2026, 9, 1)
@@ -207,6 +209,80 @@ def test_a_night_that_a_person_starts_trains_the_checkouts_recipe(home: Path) ->
     assert of(folder, Champion).candidate is None
     here = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=home, text=True).strip()
     assert of(folder, Night).code_commit == here
+
+
+@contextlib.contextmanager
+def mlflow_of(home: Path, folder: Path) -> Iterator[str]:
+    """The address of a server of the home's MLflow."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def up() -> bool:
+        with contextlib.suppress(OSError):
+            return bool(urllib.request.urlopen(f"{url}/health", timeout=60).status == 200)
+        return False
+
+    call = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    call += ["--backend-store-uri", f"sqlite:///{home}/var/mlflow.db"]
+    call += ["--artifacts-destination", str(home / "var/artifacts")]
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with server(call, given=environment() | quiet, folder=folder, up=up):
+        yield url
+
+
+def test_two_versions_beside_each_other_in_mlflow_show_a_reviewer_what_differs(
+    home: Path, tmp_path: Path
+) -> None:
+    """Of README's night and the night of an edited class, in MLflow's own pages, as a person opens them."""
+    nights = [home / "nights" / str(NEWEST + timedelta(days=later)) for later in (0, 1)]
+    before, after = (of(one, Evaluation) for one in nights)
+    with mlflow_of(home, tmp_path) as url, chromium() as browser:
+        page = browser.new_page(viewport={"width": 1400, "height": 1400})
+        page.goto(f"{url}/#/models/payments")
+        for number in (1, 2):
+            row = page.get_by_role("row").filter(
+                has=page.get_by_role("link", name=f"Version {number}", exact=True)
+            )
+            row.get_by_role("checkbox").check(force=True)  # MLflow shows it under the pointer
+        page.get_by_role("button", name="Compare", exact=True).click()
+        page.get_by_role("link", name="train/loss").wait_for()
+        keep(page, "comparison")
+        shown = [one for one in page.locator("tr").all() if one.is_visible()]
+        cells = [row.locator("th, td").all_inner_texts() for row in shown]
+        rows = {name.strip(): values for name, *values in cells if values}
+        assert {"code_commit", "day", "held_out", "num_samples", "recipe"} <= rows.keys()
+        assert not {"machine", "device", "region", "train.rate", "workload.use"} & rows.keys()  # are the same
+        for one, held_out in zip((before, after), rows["held_out"], strict=True):
+            assert held_out.endswith(f'{one.days[-1]}, {one.num_samples:,} samples"')
+        assert rows["compared_with"] == ['"no version"', '"version 1"']
+        assert {"score", "effect", "effect_low", "effect_high"} <= rows.keys()
+        assert slice_metrics(after.slices).keys() <= rows.keys()
+        with page.expect_popup() as opened:
+            page.get_by_role("link", name="train/loss").click()
+        lines = opened.value.locator(".scatterlayer .trace")
+        lines.nth(1).wait_for(state="attached")  # a curve of each version, over the samples
+        opened.value.close()
+
+        version = of(nights[1], Version)
+        run = f"{url}/#/experiments/{version.experiment}/runs/{version.run_id}"
+        page.goto(f"{run}?workflowType=machine_learning")
+        page.get_by_text("Verdict: ").first.wait_for()
+        page.get_by_role("link", name="Version 2 of payments").wait_for()
+        page.get_by_text(f"training arrays ({version.data_digest})").wait_for()
+        page.get_by_text("+1", exact=True).click()
+        page.get_by_text(re.compile(rf"held out, .*{after.days[-1]} \({after.data_digest}\)")).wait_for()
+        keep(page, "run-in-mlflow")
+        page.goto(f"{run}/artifacts/slices.json?workflowType=machine_learning")
+        page.get_by_role("cell", name="All samples", exact=True).wait_for()
+        heads = page.get_by_role("columnheader").all_inner_texts()
+        assert heads[:3] == ["slice", "num_samples", "challenger"]
+        assert heads[-2:] == ["difference_low", "difference_high"]
+        texts = page.get_by_role("cell").all_inner_texts()
+        assert [part.name for part in after.slices] == texts[len(heads) :: len(heads)]
+        asked = f"{url}/api/2.0/mlflow/model-versions/get?name=payments&version=2"
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            tags = [tag["key"] for tag in json.load(answer)["model_version"]["tags"]]
+        assert 4 <= len(tags) <= 8
 
 
 def test_the_router_of_make_up_serves_the_home(home: Path) -> None:

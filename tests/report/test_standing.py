@@ -83,5 +83,7 @@ def test_a_table_has_all_samples_and_each_slice_with_empty_cells_where_nothing_i
     assert list(rows) == ["All samples", *(part.name for part in evaluation().slices)]
     assert (rows[first.name]["challenger"], rows[first.name]["champion"]) == (None, None)
     assert rows[second.name]["num_samples"] == second.num_samples
-    assert rows[second.name]["difference"] == second.score - (second.champion_score or 0.0)
+    difference = second.score - (second.champion_score or 0.0)
+    assert rows[second.name]["difference"] == pytest.approx(difference, rel=1e-5)
+    assert rows[second.name]["difference"] == float(f"{difference:.6g}")  # a table shows all digits
     assert rows[second.name]["difference_low"] is None

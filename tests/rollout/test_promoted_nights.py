@@ -53,6 +53,13 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     run = client().get_run(version.run_id)
     assert run.data.params["device"] == "NVIDIA L4"
     assert (run.data.params["machine"], run.data.params["strategy"]) == ("1 x local", "on-demand")
+    assert run.data.params["held_out"] == f"{night.day}, 200 samples"
+    assert run.data.params["compared_with"] == "no version"
+    assert run.data.params["recipe"] == made.lineage["recipe"]
+    assert (run.data.params["train.rate"], run.data.params["workload.use"]) == ("0.002", "toy:Toy")
+    assert not {"region", "starts_from", "train.ema"} & run.data.params.keys()  # which are empty
+    assert run.data.tags["mlflow.note.content"].startswith("**Verdict: promote.** no champion yet: proven")
+    assert "[Version 1 of daybreak](#/models/daybreak/versions/1)" in run.data.tags["mlflow.note.content"]
     assert run.data.tags["version"] == "daybreak/1"
     assert run.data.tags["verdict"] == "promote"
     assert run.data.tags["mlflow.source.git.commit"] == night.code_commit
@@ -60,7 +67,7 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     scored = records.read(Evaluation, records.RUN)
     assert logged.keys() == {"training", "eval"}
     assert {one.digest for one in logged.values()} == {made.lineage["data_digest"]} == {scored.data_digest}
-    assert logged["eval"].name == f"held out, {scored.days[0]} to {scored.days[-1]}"
+    assert logged["eval"].name == f"held out, {night.day}"
     assert json.loads(logged["eval"].profile)["num_samples"] == scored.num_samples
     assert dict(client().get_registered_model("daybreak").aliases) == {"champion": 1}
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]

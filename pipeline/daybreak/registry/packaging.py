@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract import records
 from daybreak.contract.errors import without_password
 from daybreak.contract.record_parts import Slice
-from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training
+from daybreak.contract.record_types import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Night,
+    Plan,
+    Training,
+)
 from daybreak.contract.sections import WorkloadPlug
 from daybreak.contract.workload import ARRAYS, serves_rows
 from daybreak.registry import carried_code, row_packaging
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
 MOST_LETTERS = 200  # of the name of a slice; MLflow takes 250 of a metric's
+MOST_PARAMS = 100  # of one request
 MOST_SLICES = 200  # of one request, which may have 1000 metrics
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a package, at the beginning of a requirement
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
@@ -257,14 +265,17 @@ def log_records(
     plan: Plan,
     training: Training,
     evaluation: Evaluation,
+    champion: Champion | None,
+    made_of: Mapping[str, object],
 ) -> None:
     """Logs the night's numbers as params and metrics of its run, and its records as artifacts.
 
-    MLflow groups metrics by what their names have before a slash.
+    MLflow groups metrics by what their names have before a slash. `made_of` has the recipe, its digest and
+    its values by their keys.
     """
     from mlflow.entities import Metric, Param
 
-    params = run_params(night, plan, training)
+    params = run_params(night, plan, training, evaluation=evaluation, champion=champion) | dict(made_of)
     metrics = dict(evaluation.metrics) | {
         "time/planned_s": plan.forecast.expected_s,
         "time/took_s": training.took_s,
@@ -282,8 +293,14 @@ def log_records(
             *(Metric(key(name), value, stamp, 0) for name, value in metrics.items()),
             *(Metric("validation/score", score, stamp, seen) for seen, score in training.validations),
         ],
-        params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in logged],
     )
+    missing = [
+        Param(name, str(value)[:500])
+        for name, value in params.items()
+        if name not in logged and value not in ("", None)
+    ]
+    for start in range(0, len(missing), MOST_PARAMS):
+        client.log_batch(run_id, params=missing[start : start + MOST_PARAMS])
     with artifact_files.told_in_a_sentence(f"the place of artifacts of run {run_id}", writes=True):
         for path in sorted(home.records.glob("*.json")):
             client.log_artifact(run_id, str(path), "records")
@@ -312,7 +329,7 @@ def log_sources(
     }
     held_out: dict[str, object] = {"num_samples": evaluation.num_samples, "days": [str(day) for day in days]}
     # The same arrays have other held-out days beside another champion, and MLflow keeps one profile a name.
-    of_days = f"held out, {days[0]} to {days[-1]}" if days else "held out"
+    of_days = f"held out, {_span(days)}" if days else "held out"
     inputs = [
         DatasetInput(
             dataset=LoggedDataset(
@@ -339,8 +356,15 @@ def log_sources(
         client.set_tag(run_id, name, value)
 
 
-def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object]:
-    """Returns the params of a night's MLflow run: the plan, and the hardware and samples of training."""
+def run_params(
+    night: Night, plan: Plan, training: Training, *, evaluation: Evaluation, champion: Champion | None
+) -> dict[str, object]:
+    """Returns the params of a night's MLflow run: the plan, what was trained, and what its scores are of.
+
+    Scores of two nights differ by their held-out days, too, so that MLflow's comparison has to show these.
+    """
+    version = f"version {champion.version}" if champion else "no version"
+    held_out = f"{_span(evaluation.days)}, " if evaluation.days else ""
     return {
         "day": night.day,
         "trigger": night.trigger,
@@ -350,8 +374,16 @@ def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object
         "strategy": plan.rental.strategy,
         "batch_size": plan.batch_size,
         "num_samples": plan.num_samples,
+        "starts_from": {True: version, False: "new weights", None: ""}[training.warm],
         "stopped_by": training.stopped_by,
-    } | ({"device": training.device} if training.device else {})
+        "device": training.device,
+        "held_out": f"{held_out}{evaluation.num_samples:,} samples",
+        "compared_with": version,
+    }
+
+
+def _span(days: Sequence[date]) -> str:
+    return f"{days[0]} to {days[-1]}" if len(days) > 1 else f"{days[0]}"
 
 
 def slice_metrics(slices: Sequence[Slice]) -> dict[str, float]:

@@ -48,7 +48,8 @@ def register(
             f"{training.model_digest}; run evaluate again"
         )
     name = register.name
-    records.write(ingredients(workload, train), home.records)
+    made_of = ingredients(workload, train)
+    records.write(made_of, home.records)
     tags = tags_of(
         lineage(
             night,
@@ -66,7 +67,15 @@ def register(
             files_digest, files, mlmodel = known.files_digest, known.files, known.mlmodel
         else:  # also after a killed call: of MLflow's files only those just sent are known to be whole
             packaging.log_records(
-                home, client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
+                home,
+                client,
+                run_id,
+                night=night,
+                plan=plan,
+                training=training,
+                evaluation=evaluation,
+                champion=champion,
+                made_of={"recipe": tags["recipe"], **made_of.values},
             )
             packaging.log_sources(
                 client, run_id, night=night, dataset=dataset, evaluation=evaluation, workload=workload.use

@@ -114,9 +114,12 @@ def table(standing: Standing) -> dict[str, list[Any]]:
 
 
 def _cells(score: MeanScore) -> list[float | None]:
-    """Returns a mean with its interval, None for what is not known or no finite number, as JSON has none."""
+    """Returns a mean with its interval, None for what is not known or no finite number, as JSON has none.
+
+    To six digits, as MLflow's table shows all that there are, and cuts them at the width of its columns.
+    """
     values = (score.value, score.low, score.high)
-    return [value if value is not None and np.isfinite(value) else None for value in values]
+    return [float(f"{value:.6g}") if value is not None and np.isfinite(value) else None for value in values]
 
 
 def best_baseline(evaluation: Evaluation | None) -> float | None:

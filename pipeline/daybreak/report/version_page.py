@@ -45,6 +45,8 @@ def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
 
     `over` says that nobody can answer any more.
     """
+    from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
+
     version, verdict, answer = entry.version, entry.verdict, entry.approval
     assert version and verdict
     kept = bool(entry.stopped) or (
@@ -61,6 +63,7 @@ def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
             aliases.reject(client, version.name, version.number)
         run_id = own_run(home, client, version.run_id)
         client.set_tag(run_id, "verdict", verdict.action)
+        client.set_tag(run_id, MLFLOW_RUN_NOTE, fitting(_of_run(entry, over=over)))
         if metrics := _effect(verdict, entry.night):
             client.log_batch(run_id, metrics=metrics)
         client.log_text(run_id, records.dumps(verdict), "records/verdict.json")
@@ -112,6 +115,15 @@ def described(entry: Entry, made_of: Mapping[str, str], *, over: bool = False) -
     return _joined(first) + RULE + _joined(_evidence(entry, entry.verdict, summary, made_of))
 
 
+def _of_run(entry: Entry, *, over: bool) -> str:
+    """Returns the description of the night's run: the verdict, and where the version and the report are."""
+    assert entry.version and entry.verdict
+    name, number = entry.version.name, entry.version.number
+    summary = summarize(NightView(entry=entry), places=links.places(entry))
+    page = f"[Version {number} of {plain(name)}](#/models/{name}/versions/{number})"
+    return _joined([_verdict(entry, entry.verdict, summary, over=over), f"{page} · {_report(entry.version)}"])
+
+
 def _joined(parts: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
@@ -148,13 +160,20 @@ def _facts(summary: Summary) -> Iterable[list[str]]:
 
 def _links(entry: Entry, version: Version) -> str:
     """Returns links to the night's report, to its run, which has data set and code, and to Airflow."""
-    run = f"#/experiments/{version.experiment}/runs/{version.run_id}"
     addresses = {
-        "The night's report": f"{run}/artifacts/{REPORT}?{links.TRAINING}",
-        "The run, with data set, code and figures": f"{run}?{links.TRAINING}",
+        "The run, with data set, code and figures": f"{_run(version)}?{links.TRAINING}",
         "The run in Airflow": links.places(entry).airflow_run,
     }
-    return " · ".join(f"[{name}]({address})" for name, address in addresses.items() if address)
+    named = [f"[{name}]({address})" for name, address in addresses.items() if address]
+    return " · ".join([_report(version), *named])
+
+
+def _report(version: Version) -> str:
+    return f"[The night's report]({_run(version)}/artifacts/{REPORT}?{links.TRAINING})"
+
+
+def _run(version: Version) -> str:
+    return f"#/experiments/{version.experiment}/runs/{version.run_id}"
 
 
 def _evidence(entry: Entry, verdict: Verdict, summary: Summary, made_of: Mapping[str, str]) -> Iterable[str]:
