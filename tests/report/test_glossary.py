@@ -1,6 +1,7 @@
 """Words of a page that are explained where they stand, from the glossary."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from jinja2 import DictLoader
@@ -26,9 +27,15 @@ def test_a_word_is_a_button_where_it_stands_first_and_the_rest_stays_as_it_is() 
     assert Markup(re.sub("<[^>]*>", "", html)).unescape() == text
 
 
+def test_no_line_begins_with_the_sign_that_follows_a_word() -> None:
+    html = shown("Line: the deadline. The anchor's (chain), and margin:s")
+    kept = [re.sub("<[^>]*>", "", one) for one in re.findall('<span class="nb">(.*?)</span>', html)]
+    assert Markup(" ").join(map(Markup, kept)).unescape() == "deadline. anchor's (chain), margin:"
+
+
 def test_the_longest_word_is_explained_and_no_part_of_another() -> None:
     assert 'popovertarget="word-noise-scale">noise scale</button>' in shown("a noise scale of 30")
-    assert "<button" not in shown("marginal costs, unbound, cold-start")
+    assert "<button" not in shown("marginal costs, unbound, cold-start, too few to bound it")
     assert 'popovertarget="word-hold-back">hold-back</button>' in shown("the hold-back of 5 %")
 
 
@@ -41,7 +48,10 @@ def test_each_line_of_the_glossary_explains_a_word_of_its_own() -> None:
 
 def test_each_part_of_a_nights_page_explains_its_words_and_every_button_has_its_line(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: a:B\n")
-    html = page(Home.here(), lay(whole(62), tmp_path), sixty())
+    night = whole(62)
+    assert night.verdict
+    night = replace(night, verdict=replace(night.verdict, margin=0.03))
+    html = page(Home.here(), lay(night, tmp_path), sixty())
     parts = dict(re.findall(r'<div id="([a-z-]+)">\n(.*?)\n  </div>\n</details>', html, flags=re.DOTALL))
     buttons = {name: re.findall(r'popovertarget="word-([a-z-]+)"', part) for name, part in parts.items()}
     for part, words in {

@@ -40,6 +40,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     promoted = whole(62)
     waiting = replace(whole(63, action="reject"), commit="")
     assert promoted.verdict and waiting.verdict
+    promoted = replace(promoted, verdict=replace(promoted.verdict, margin=0.03, num_units=150))
     until = waiting.night.decide_until - timedelta(hours=1)
     waiting = replace(waiting, verdict=replace(waiting.verdict, inconclusive=True, approve_until=until))
     stopped = "6.2 % of 2,478 rows are quarantined, more than 5 %; look at price"

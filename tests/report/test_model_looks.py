@@ -13,6 +13,7 @@ from daybreak.contract.record_types import ChangedLists, Training
 from daybreak.report import model_nights
 from daybreak.report.model_looks import model_looks
 from daybreak.report.page import page, write_with_copy
+from daybreak.report.tabled_chart import TabledChart
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.report.nights import ODD_NAME, lay, only, sixty, whole
@@ -34,6 +35,21 @@ def test_the_old_curve_is_that_of_the_night_that_made_the_champion() -> None:
     assert shown
     assert shown.words.endswith("Dashed: the loss and validation scores of version 60, the champion.")
     assert shown.chart.count("stroke-dasharray: 3.3,1.65") == 2
+
+
+def test_the_margin_is_told_of_where_it_is_drawn() -> None:
+    night, history = whole(61), sixty()[1:]
+    assert night.verdict
+    assert "margin" not in over_nights(night, history).words
+    with_margin = replace(night, verdict=replace(night.verdict, margin=0.03))
+    shown = over_nights(with_margin, history)
+    assert "Filled: promoted. Dashed: the margin. Together" in shown.words
+    assert shown.rows[0][3] == "0.03"
+
+
+def over_nights(night: Entry, history: list[Entry]) -> TabledChart:
+    (shown,) = [one for one in model_looks(night, history).nights if one.title == "Effect over the nights"]
+    return shown
 
 
 def test_validation_scores_of_one_metric_with_values_of_samples_are_alike_in_any_recipe() -> None:

@@ -57,7 +57,12 @@ def explained(context: Context, text: str) -> Markup:
         if not used.add(word):
             continue
         button = Markup('<button type="button" class="word" popovertarget="{0}">{1}</button>')
-        parts += [escape(text[end : match.start()]), button.format(target(word), match[0])]
+        shown = button.format(target(word), match[1])
+        if match[0] != match[1]:  # else a line might begin with the comma after a button
+            shown = Markup('<span class="nb">{0}{1}{2}</span>').format(
+                text[match.start() : match.start(1)], shown, text[match.end(1) : match.end()]
+            )
+        parts += [escape(text[end : match.start()]), shown]
         end = match.end()
     return Markup("").join([*parts, escape(text[end:])])
 
@@ -70,7 +75,9 @@ def target(word: str) -> str:
 @cache
 def _words() -> re.Pattern[str]:
     words: Iterable[str] = sorted(set(lines()) - _EVERYDAY, key=len, reverse=True)
-    return re.compile(rf"\b({'|'.join(map(re.escape, words))})\b(?!-)", flags=re.IGNORECASE)
+    # Not the verb, as in "too few to bound it".
+    any_word = "|".join(map(re.escape, words))
+    return re.compile(rf"\(?(?<!to )\b({any_word})\b(?!-)(?:'s\b)?[.,;:)]*", flags=re.IGNORECASE)
 
 
 def _plain(text: str) -> str:

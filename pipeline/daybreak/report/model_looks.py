@@ -111,7 +111,9 @@ def _effects(entry: Entry, history: Sequence[Entry]) -> Iterator[TabledChart]:
     if drawn is None:
         return
     together = model_nights.pooled(nights)
-    words = "Challenger minus champion, with the gate's interval. Filled: promoted. Dashed: the margin."
+    words = "Challenger minus champion, with the gate's interval. Filled: promoted."
+    if any(night.margin is not None for night in nights):
+        words += " Dashed: the margin."
     if together:
         ends = (formats.effect(together[0] + side * together[1]) for side in (-1, 1))
         words += (
