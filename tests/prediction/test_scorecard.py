@@ -175,6 +175,16 @@ def test_a_night_that_was_late_and_saved_by_faster_machines_is_a_forecast_that_f
     assert not compared.held
 
 
+def test_a_first_run_without_all_of_its_machines_is_compared_with_nothing():
+    four = replace(FAST, num_machines=4)
+    plan = replace(HOURS, rental=four)
+    few, all_of_them = (
+        moved(four, CHEAP, first_s=3_003.0, first_device=device) for device in ("NVIDIA L4", "4 x NVIDIA L4")
+    )
+    assert outcome("n", plan, few) is None
+    assert outcome("n", plan, all_of_them)
+
+
 def test_a_rate_that_nobody_saw_is_compared_with_nothing():
     assert outcome("n", HOURS, moved(FAST, CHEAP, first_s=90.0)) is None
     assert outcome("n", HOURS, moved(FAST, CHEAP, first_s=900.0, before_restart=None)) is None

@@ -49,7 +49,7 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert len(version.tags) <= 8
     assert version.tags["status"] == "serving"
     assert version.tags["ledger"] == branch.ledger_tip(Home.here())
-    assert "Trained on local (NVIDIA L4) to its end, with 0 restarts; the time is" in version.description
+    assert "Trained on local (NVIDIA L4), with 0 restarts; training ended to its end" in version.description
     run = client().get_run(version.run_id)
     assert run.data.params["device"] == "NVIDIA L4"
     assert (run.data.params["machine"], run.data.params["strategy"]) == ("1 x local", "on-demand")

@@ -38,6 +38,7 @@ EPOCH = date(1970, 1, 1)  # days are numbered from here in arrays
 GROUP = "(group)"  # of the array with a number for each group of a class that says which column has them
 UNIT = "(unit)"  # of the array that says which samples belong together; no column is named so
 ARRAYS = Path("data/arrays")  # of a night, which its samples are read from
+MAX_NAME = 200  # characters of a user or an item that a router serves
 CALIBRATION = "daybreak_calibration"  # buffer of a model whose workload has a calibrator
 STATE = "state"  # folder of the state, in that of arrays and in that of a model
 
@@ -172,7 +173,8 @@ class Workload(Protocol):
 
         score_rows(day, past) -> pa.Table, or several in turn
 
-    `users` are names as the source has them; the list of an unknown user is empty. The answer to a user must
+    `users` are names as the source has them; the list of an unknown user is empty. Of longer lists the head
+    is taken; names of users and items have at most 200 characters (`MAX_NAME`). The answer to a user must
     depend on nothing but model and samples, so that it may be cached, and the answer for fewer items must be
     the head of the answer for more. Offline and online must agree: on a day that the split `test` has,
     `score` is of the ranking that `recommend` would have given before that day.

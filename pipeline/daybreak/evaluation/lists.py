@@ -4,13 +4,16 @@ Coverage and novelty are of all lists, and go to the ledger; no verdict rests on
 most are what single persons would see, so they stay in the night's folder, without whose they are.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from daybreak.contract.record_parts import ListChange, ListReach, RecommendedLists
 from daybreak.contract.record_types import ChangedLists
-from daybreak.contract.workload import ARRAYS
+from daybreak.contract.workload import ARRAYS, MAX_NAME
 from daybreak.evaluation.scoring import ScoredModel
+
+log = logging.getLogger(__name__)
 
 NUM_USERS, TOP = 1000, 20
 MOST_CHANGED = 10
@@ -33,7 +36,19 @@ def compare(arms: Sequence[ScoredModel]) -> tuple[RecommendedLists | None, Chang
         for arm in arms
         if arm.name in ("challenger", "champion")
     }
+    _warn_of_long_names([*given.values(), [popular]])
     return compared(given["challenger"], given.get("champion"), popular=popular)
+
+
+def _warn_of_long_names(lists: Iterable[Lists]) -> None:
+    longest = max((len(item) for some in lists for one in some for item in one), default=0)
+    if longest > MAX_NAME:
+        log.warning(
+            "the class recommends an item whose name has %s characters, and `daybreak serve` takes no more "
+            "than %d; recommend shorter names, and look the items up by these",
+            f"{longest:,}",
+            MAX_NAME,
+        )
 
 
 def compared(

@@ -131,7 +131,7 @@ def _all_came(ran: FirstRun, machine: Machine) -> bool:
     """Returns whether the workers had the devices of all machines, where they told."""
     if machine.is_local or not ran.device:
         return True
-    return num_devices(ran.device) >= ran.rental.num_machines * machine.num_workers
+    return num_devices(ran.device) >= ran.rental.num_machines * machine.num_processes
 
 
 def _may_differ(plan: Plan, training: Training) -> bool:

@@ -22,7 +22,7 @@ from statistics import median
 from daybreak.contract.formats import percent, percents
 from daybreak.contract.record_parts import JobSpan, Rental
 from daybreak.contract.record_types import Plan, Training
-from daybreak.machines.startup import IN_RUN_S, Z90
+from daybreak.machines.startup import IN_RUN_S, Z90, num_devices
 from daybreak.storage.ledger import Entry
 
 NIGHTS = 60  # most that are scored
@@ -104,21 +104,20 @@ def first_rental(plan: Plan, training: Training) -> Rental | None:
 
 
 def first_run(plan: Plan, training: Training) -> FirstRun | None:
-    """Returns the first run of a night; None if its machines are unknown, or it was too short for a rate."""
+    """Returns the first run of a night.
+
+    None where its machines are not known, some of them never came, or it was too short to tell a rate.
+    """
     rental = first_rental(plan, training)
-    if rental is None:
+    device = training.first_device if training.num_restarts else training.device
+    if rental is None or (device and num_devices(device) < rental.num_machines):
         return None
-    if not training.num_restarts:
-        return FirstRun(
-            rental=rental,
-            device=training.device,
-            elapsed_s=training.elapsed_s,
-            num_updates=training.num_updates,
-        )
-    elapsed_s, num_updates = training.before_restart or (0.0, 0)
-    if elapsed_s < LEAST_S or not num_updates:
-        return None
-    return FirstRun(rental=rental, device=training.first_device, elapsed_s=elapsed_s, num_updates=num_updates)
+    elapsed_s, num_updates = training.elapsed_s, training.num_updates
+    if training.num_restarts:
+        elapsed_s, num_updates = training.before_restart or (0.0, 0)
+        if elapsed_s < LEAST_S or not num_updates:
+            return None
+    return FirstRun(rental=rental, device=device, elapsed_s=elapsed_s, num_updates=num_updates)
 
 
 def alike(one: Rental, other: Rental) -> bool:

@@ -130,13 +130,15 @@ def window(
     )
     if there.until_s <= 0 < replace(there, waited_s=0.0).until_s:
         needed_s = waited_s / (1 - BEFORE_TRAINING)
-        is_of_predict = night.last_decision < night.decide_until
+        decide_s = (night.decide_until - night.started_at).total_seconds()
         missing_s = {
             "night.train_hours": needed_s - there.train_s,
-            "predict.by_hours" if is_of_predict else "night.decide_hours": (
-                needed_s + there.after_s - there.decide_s
-            ),
+            "night.decide_hours": needed_s + there.after_s - decide_s,
         }
+        if night.predict_until and night.predict_until != night.decide_until:  # predict.by_hours is set
+            missing_s["predict.by_hours"] = needed_s + there.after_s - there.decide_s
+        elif there.decide_s < decide_s:  # predictions come before the decision
+            missing_s["night.decide_hours"] = needed_s + there.after_s - there.decide_s
         more = " and ".join(
             f"{key} by more than {_up(s / HOUR_S):g}" for key, s in missing_s.items() if s >= 0
         )

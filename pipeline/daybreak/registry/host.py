@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 ENDING_S = 2.0  # that a process which closed its socket may take to end
 HEAD = struct.Struct("!I")
 BLOCK = 65_536  # bytes that are written to the log at once
+MOST_OF_ERROR = 600  # characters of an error of a version; a reply of the least bound has 10,000 bytes
 MAX_BYTES = 64_000_000  # of a document that a version sends; what it is sent is ours
 MAX_NESTS = 500_000  # lists and objects of such a document, of which an empty one takes 24 times its bytes
 MAX_TEXT = 300  # characters of an error, of which the middle is left out
@@ -286,7 +287,10 @@ def main(number: int, target: str) -> None:
                 is_sentence = isinstance(error, known.get("SENTENCES", {}).get(verb, ()))
                 if not is_sentence:
                     traceback.print_exc()
-                reply = {"error": str(error), "kind": type(error).__name__, "sentence": is_sentence}
+                text = str(error)  # which may name thousands of columns, and more than a reply may have
+                if len(text) > MOST_OF_ERROR:
+                    text = f"{text[: MOST_OF_ERROR // 2]} ... {text[-MOST_OF_ERROR // 2 :]}"
+                reply = {"error": text, "kind": type(error).__name__[:100], "sentence": is_sentence}
             send(other, reply)
 
 

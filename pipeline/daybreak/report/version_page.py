@@ -227,8 +227,8 @@ def _of_training(entry: Entry) -> Iterable[str]:
     machines = dict.fromkeys(ran or [str(plan.rental)])
     restarts = formats.counted(training.num_restarts, "restart")
     yield (
-        f"Trained on {', then on '.join(machines)}{device} {evidence.STOPPED[training.stopped_by]}, with "
-        f"{restarts}; {how}."
+        f"Trained on {', then on '.join(machines)}{device}, with {restarts}; training ended "
+        f"{evidence.STOPPED[training.stopped_by]}, and {how}."
     )
 
 

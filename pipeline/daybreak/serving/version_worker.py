@@ -109,16 +109,16 @@ class LoadedVersion:
     def recommend(self, users: Sequence[str], top: int) -> dict[str, Any]:
         """Returns a list of items for each user."""
         lists = self._workload.recommend(self._model, self._served, users, top)
-        return {"items": [list(items) for items in lists]}
+        return {"items": [list(items)[:top] for items in lists]}
 
     def popular(self, top: int) -> dict[str, Any]:
         """Returns the items for users who are not known."""
-        return {"items": list(self._workload.popular(self._served, top))}
+        return {"items": list(self._workload.popular(self._served, top))[:top]}
 
     def likely(self, num: int) -> dict[str, Any]:
         """Returns users who are likely to come first; none if the workload does not say."""
         likely = getattr(self._workload, "likely", None)
-        return {"users": list(likely(self._served, num)) if likely else []}
+        return {"users": list(likely(self._served, num))[:num] if likely else []}
 
     def predict(self, rows: Any) -> dict[str, Any]:
         """Returns the predictions for rows, a list for each of their names."""

@@ -19,15 +19,15 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from daybreak.contract.errors import DataError
-from daybreak.extensions.router.bodies import MAX_NAME
-from daybreak.registry.host import NoAnswer
+from daybreak.contract.workload import MAX_NAME
+from daybreak.registry.host import MAX_BYTES, NoAnswer
 from daybreak.serving.version_process import VersionProcess
 
 log = logging.getLogger(__name__)
 
 MAX_KEPT = 100_000  # characters of an answer's predictions that the log keeps
 MAX_WAITING_BYTES = 64_000_000  # of rows, as JSON, that wait for a version
-KEPT_PER_ITEM = 24  # characters of the answers that are kept: of longer items, fewer users' answers are
+KEPT_PER_ITEM = 64  # characters of the answers that are kept: of longer items, fewer users' answers are
 BYTES_PER_ITEM = 12 * MAX_NAME + 4  # of a reply: as JSON, a character may take 12
 MAX_JUDGED = 1_000  # predictions that metrics judge
 AT_ONCE = 2  # requests in the version's thread: one that computes, and the next one
@@ -86,27 +86,31 @@ class Answers:
                 self._cache.move_to_end(user)
         return answer
 
-    def of(self, users: Sequence[str]) -> list[Answer]:
+    def of(self, users: Sequence[str]) -> list[Answer | NoAnswer]:
         """Returns the answers to these users, computed by the model now, with as many items as allowed.
 
-        Raises NoAnswer where the version gives none, or one with more or longer items.
+        For a user whose list has more or longer items it is a NoAnswer, which is raised where the version
+        answers none of them.
         """
         most = bytes_of(len(users) * self._top)
         lists = self.process.ask("recommend", most=most, users=list(users), top=self._top).get("items")
         if not isinstance(lists, list) or len(lists) != len(users):
             raise NoAnswer(f"it has no list of items for each of {len(users)} users")
-        answers = [
-            answer_of(texts(items, most=self._top), fallback=False) if items else self.popular
-            for items in lists
-        ]
+        answers = [self._answer(items) for items in lists]
         for user, answer in zip(users, answers, strict=True):
-            before = self._cache.get(user)
-            self._cache[user] = answer
-            self._num_kept += len(answer.text) - (len(before.text) if before else 0)
+            if isinstance(answer, Answer):
+                self._num_kept += _kept(answer) - _kept(self._cache.get(user))
+                self._cache[user] = answer
         while len(self._cache) > self._keep or self._num_kept > self._keep * self._top * KEPT_PER_ITEM:
             _, dropped = self._cache.popitem(last=False)
-            self._num_kept -= len(dropped.text)
+            self._num_kept -= _kept(dropped)
         return answers
+
+    def _answer(self, items: Any) -> Answer | NoAnswer:
+        try:
+            return answer_of(texts(items, most=self._top), fallback=False) if items else self.popular
+        except NoAnswer as error:
+            return error
 
     def likely(self, num: int) -> list[str]:
         """Returns the users who are likely to come first; none if the workload does not say."""
@@ -121,9 +125,14 @@ class Answers:
         return list(islice(reversed(list(self._cache)), num))
 
 
+def _kept(answer: Answer | None) -> int:
+    """Returns the characters that keeping an answer takes; the popular items are kept once for all users."""
+    return 0 if answer is None or answer.fallback else len(answer.text)
+
+
 def bytes_of(num: int) -> int:
     """Returns how many bytes a reply of so many texts may have."""
-    return 10_000 + num * BYTES_PER_ITEM
+    return min(MAX_BYTES, 10_000 + num * BYTES_PER_ITEM)
 
 
 def texts(values: Any, *, most: int) -> list[str]:

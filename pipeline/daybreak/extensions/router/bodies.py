@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from daybreak.contract.workload import MAX_NAME
+
 TOP = 20  # items, if a request does not say
-MAX_NAME = 200  # characters of a user or an item
 MAX_ROWS = 1_000  # of a request
 MAX_NESTING = 20  # objects and lists within each other; a row may hold a list of objects
 

@@ -36,6 +36,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 
 from daybreak.contract.errors import DataError, JobError, ReleaseError
+from daybreak.contract.workload import MAX_NAME
 from daybreak.extensions.live_test import own_serving
 from daybreak.extensions.live_test.live_score import METRIC
 from daybreak.extensions.live_test.settings import LiveTestParams
@@ -43,7 +44,6 @@ from daybreak.extensions.router.answers import Answer, Answers, Busy, Predictor,
 from daybreak.extensions.router.assigner import Assignment
 from daybreak.extensions.router.batcher import Batcher
 from daybreak.extensions.router.bodies import (
-    MAX_NAME,
     MAX_NESTING,
     MAX_ROWS,
     TOP,

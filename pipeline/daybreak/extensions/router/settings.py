@@ -31,7 +31,8 @@ class RouterParams(Section):
     """Addresses or networks of proxies, such as `10.0.0.0/8`, whose `X-Forwarded-For` says for whom a
     request is; empty: the header is not read."""
     keep_users: int = Field(100_000, ge=1)
-    """Users whose answers are kept in memory, for each version. Lower it to save memory."""
+    """Users whose answers are kept in memory, for each version; fewer where names of items have more than 60
+    characters. Lower it to save memory."""
     keep_rows: float = Field(0, ge=0, le=1)
     """Share of requests for predictions whose rows the log keeps with their exposures, for `watch` to compare
     with the training days; at most 10,000 rows a day. 0: none, since rows may be personal."""
