@@ -314,6 +314,94 @@ def test_labels_dealt_out_anew_are_unlike_their_neighbours() -> None:
     assert name in {limit.name for limit in learned.of(own) if not limit.holds}
 
 
+def figures_of_last(
+    columns: dict[str, Any], rows: Callable[[int], dict[str, Any]], *, label: str, num_days: int
+) -> dict[str, Figure]:
+    """The figures of the last of so many days of rows, spread evenly over each."""
+    table = Table(time="ts", columns={**columns, "ts": Time()}, label=Label(label))
+    samples = []
+    for number in range(num_days):
+        own, day = rows(number), FIRST + timedelta(days=number)
+        at, num = datetime.combine(day, datetime.min.time()), len(own[label])
+        own["ts"] = [at + timedelta(hours=24 * place / num) for place in range(num)]
+        samples.append(sample_of(day, pa.table(own, table.schema()), table, with_label=True))
+    return figures_of(samples, table, [samples[-1].day])[samples[-1].day]
+
+
+@pytest.mark.slow
+def test_labels_have_neighbours_also_in_a_row_a_store_beside_a_new_column_and_where_few_are_known() -> None:
+    draw = np.random.default_rng(1)
+    of_stores = figures_of_last(
+        {"store": Category(), "sold": Float()},
+        lambda _: {"store": [f"s{n}" for n in range(30)], "sold": draw.gamma(2, size=30)},
+        label="sold",
+        num_days=20,
+    )
+    new = figures_of_last(
+        {"new": Float(nullable=True), "sold": Float()},
+        lambda number: {
+            "new": pa.array([None] * 60 if number < 38 else list(draw.normal(size=60)), pa.float64()),
+            "sold": draw.normal(size=60),
+        },
+        label="sold",
+        num_days=50,
+    )
+    for figures in (of_stores, new):
+        assert 0 <= figures["sold beside its neighbours"].value <= 0.5
+
+    def audited(number: int) -> dict[str, Any]:
+        known: list[int | None] = [None] * 4000
+        if number in (3, 4):
+            known = list(map(int, draw.random(4000) < 0.3))
+            known[5] = known[5] if number == 3 else None
+        if number in (5, 20):
+            known[: 1 if number == 5 else 50] = [0] if number == 5 else [0, 1] * 25
+        return {"load": draw.normal(size=4000), "fraud": pa.array(known, pa.int64())}
+
+    few = figures_of_last({"load": Float(), "fraud": Int(nullable=True)}, audited, label="fraud", num_days=21)
+    assert "fraud beside its neighbours" not in few
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("was_sorted", [False, True])
+def test_the_order_in_which_rows_of_one_time_are_delivered_holds_no_day(was_sorted: bool) -> None:
+    table = Table(
+        time="ts", columns={"kind": Category(), "rating": Int(), "ts": Time()}, label=Label("rating")
+    )
+    draw = np.random.default_rng(1)
+
+    def day_of(number: int, is_sorted: bool) -> Sample:
+        day, hours = FIRST + timedelta(days=number), np.repeat(np.arange(24), 20)
+        ratings, kinds = draw.integers(1, 6, 480), np.array([f"k{n}" for n in draw.integers(0, 9, 480)])
+        order = np.lexsort((ratings, hours)) if is_sorted else np.arange(480)
+        at = datetime.combine(day, datetime.min.time())
+        times = [at + timedelta(hours=int(hour)) for hour in hours]
+        rows = pa.table({"kind": kinds[order], "rating": ratings[order], "ts": times}, table.schema())
+        return sample_of(day, rows, table, with_label=True)
+
+    samples = [*(day_of(number, was_sorted) for number in range(45)), day_of(45, not was_sorted)]
+    every = [sample.day for sample in samples]
+    figures = figures_of(samples, table, every)
+    learned = learn(figures, every[-1], false_alarms_per_year=2, label="rating")
+    assert [limit.name for limit in learned.of(figures[every[-1]]) if not limit.holds] == []
+
+
+def test_a_sample_of_a_table_without_a_unit_is_thinned_as_days_of_more_rows_are() -> None:
+    table = Table(time="ts", columns={"load": Float(), "ts": Time()})
+
+    def day_of(num: int) -> Sample:
+        at = datetime.combine(FIRST, datetime.min.time())
+        times = [at + timedelta(seconds=20 * place) for place in range(num)]
+        rows = pa.table({"load": np.arange(num, dtype=np.float64), "ts": times}, table.schema())
+        return sample_of(FIRST, rows, table, with_label=True)
+
+    few, more = day_of(4000), day_of(4200)
+    assert (few.share, more.share) == (1.0, 0.5)
+    thin = day_sample.thinned(few, more.share, table)
+    assert (thin.share, len(thin)) == (0.5, pytest.approx(2000, rel=0.1))
+    assert len(day_sample.thinned(more, 0.25, table)) == pytest.approx(1050, rel=0.15)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [float("inf"), -999.0, float("nan")])
 def test_a_label_that_is_no_number_or_none_of_those_known_has_its_neighbours_judged(
@@ -332,18 +420,18 @@ def test_models_of_labels_are_of_the_days_before_the_week(samples: list[Sample])
     last = samples[-1].day
     monday = last - timedelta(days=last.weekday())
 
-    def of_last(changed: date) -> Figure:
+    def of_last(*changed: date) -> Figure:
         spoiled = [
             replace(one, numbers={**one.numbers, "fraud": 1 - one.numbers["fraud"]})
-            if one.day == changed
+            if one.day in changed
             else one
             for one in samples
         ]
         return figures_of(spoiled, PAYMENTS, [last])[last]["fraud beside its neighbours"]
 
-    usual = of_last(date.min)
+    usual = of_last()
     assert of_last(monday) == usual
-    assert of_last(monday - timedelta(days=1)) != usual
+    assert of_last(*(monday - timedelta(days=back) for back in range(1, 22))) != usual
 
 
 def test_a_label_that_follows_the_hour_alone_is_forecast() -> None:

@@ -165,22 +165,24 @@ def _chosen(rows: "pa.Table", table: Table) -> tuple[Any, float]:
     if share == 1:
         return None, share
     least = np.uint64(int(share * 2**64 - 1))
-    chosen = _mixed(np.arange(1, len(rows) + 1, dtype=np.uint64)) < least
+    chosen = mixed(np.arange(1, len(rows) + 1, dtype=np.uint64)) < least
     if table.unit:
         codes, hashes, texts = _coded(rows[table.unit])
         if len(texts) * share >= LEAST_UNITS:
-            of_unit = _mixed(hashes) < least
+            of_unit = mixed(hashes) < least
             chosen = np.where(codes == len(texts), chosen, of_unit[codes])
     return pa.array(chosen), share
 
 
 def thinned(sample: Sample, share: float, table: Table) -> Sample:
-    """Returns the sample with that share of the units, to be compared with days of more rows."""
-    if sample.share <= share or not table.unit or table.unit not in sample.keys:
+    """Returns the sample with that share of units, or of rows, to be compared with days of more rows."""
+    if sample.share <= share:
         return sample
-    units = sample.keys[table.unit]
-    numbers = _mixed(np.arange(1, len(units) + 1, dtype=np.uint64))
-    kept = np.where(units == 0, numbers, _mixed(units)) < np.uint64(int(share * 2**64 - 1))
+    numbers = mixed(np.arange(1, len(sample) + 1, dtype=np.uint64))
+    kept = numbers < np.uint64(int(share / sample.share * 2**64 - 1))
+    units = sample.keys.get(table.unit)
+    if units is not None:
+        kept = np.where(units == 0, kept, mixed(units) < np.uint64(int(share * 2**64 - 1)))
     return replace(
         sample,
         share=share,
@@ -207,7 +209,7 @@ def _coded(values: "pa.ChunkedArray") -> "tuple[NDArray[np.int64], Keys, NDArray
     return codes, hashes, texts
 
 
-def _mixed(values: "Keys") -> "Keys":
+def mixed(values: "Keys") -> "Keys":
     """Returns well-spread hashes of hashes (splitmix64)."""
     with np.errstate(over="ignore"):
         mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -218,7 +220,7 @@ def _mixed(values: "Keys") -> "Keys":
 def pair(one: "Keys", other: "Keys") -> "Keys":
     """Returns a hash for two values, 0 where one is null."""
     with np.errstate(over="ignore"):
-        both = _mixed(one * np.uint64(0x9E3779B97F4A7C15) + other) | np.uint64(1)
+        both = mixed(one * np.uint64(0x9E3779B97F4A7C15) + other) | np.uint64(1)
     return np.where((one == 0) | (other == 0), np.uint64(0), both)
 
 
@@ -232,5 +234,5 @@ def signature(sample: Sample, table: Table) -> "Keys":
             hashes = pair(hashes, values | np.uint64(1))
     for name, numbers in sample.numbers.items():
         if name not in left_out:
-            hashes = pair(hashes, _mixed(numbers.view(np.uint64)) | np.uint64(1))
+            hashes = pair(hashes, mixed(numbers.view(np.uint64)) | np.uint64(1))
     return hashes

@@ -27,7 +27,8 @@ LEAST_LABELS = 100
 MOST_FEATURES = 30
 MOST_GROUPS = 3  # categories within which labels are beside one another
 MOST_PRODUCTS = 12  # numbers that are multiplied with one another
-MOST_VALUES = 32  # of a category
+MOST_VALUES, LEAST_VALUES = 32, 4  # of a category
+MOST_INDICATORS = 240  # of values of all categories, as a ridge regression takes long with more
 AROUND = 8  # rows on each side of one, of whose labels the mean is known
 USUAL = 0.95  # share of the errors of labels that are usual
 TINY = 1e-9
@@ -145,9 +146,9 @@ class LabelModel:
 def learned(rows: Rows, at: "NDArray[np.int64]") -> LabelModel | None:
     """Returns the model of the labels of these days; None where too few are known."""
     known = np.flatnonzero(np.isfinite(rows.label))
+    known = known[:: max(1, -(-len(known) // MOST_LEARNED))]
     if len(known) < LEAST_LABELS or len(np.unique(at[known])) < BLOCKS:
         return None
-    known = known[:: -(-len(known) // MOST_LEARNED)]
     return LabelModel(rows.of(known), at[known])
 
 
@@ -160,6 +161,8 @@ def _fitted(linear: "Numbers", trees: "Numbers", target: "Numbers", categories: 
     boosted = HistGradientBoostingRegressor(
         max_iter=40, max_leaf_nodes=15, early_stopping=False, random_state=0, categorical_features=categories
     )
+    empty = ~(np.isfinite(trees).any(axis=0) | categories)
+    trees = np.where(empty, 0.0, trees)  # scikit-learn does not bin a number without a value
     with threadpool_limits(1):  # threads that wait for one another cost more than so few rows
         return ridge, boosted.fit(trees, target - ridge.predict(linear))
 
@@ -208,7 +211,9 @@ class _Design:
         low, high = np.nanquantile(numbers, (0.1, 0.9), axis=0)
         spread = np.where(high > low, high - low, np.nanstd(numbers, axis=0))
         self._spread = np.where(spread > 0, spread, 1.0)
-        self._values = [_frequent(column) for column in rows.keys.T]
+        most = MOST_INDICATORS // max(1, rows.keys.shape[1])
+        most = max(LEAST_VALUES, min(MOST_VALUES, most))
+        self._values = [_frequent(column, most) for column in rows.keys.T]
         num = len(self._known)
         self.categories = np.zeros(num + len(self._values) + rows.beside.shape[1], dtype=np.bool_)
         self.categories[num : num + len(self._values)] = True
@@ -247,7 +252,7 @@ class _Design:
         return np.concatenate([*columns, np.where(known, beside, usual)], axis=1)
 
 
-def _frequent(keys: "Keys") -> "Keys":
-    """Returns the most frequent values of a category, sorted."""
+def _frequent(keys: "Keys", most: int) -> "Keys":
+    """Returns at most so many of the most frequent values of a category, sorted."""
     values, counts = np.unique(keys[keys != 0], return_counts=True)
-    return np.sort(values[np.argsort(-counts, kind="stable")[:MOST_VALUES]])
+    return np.sort(values[np.argsort(-counts, kind="stable")[:most]])

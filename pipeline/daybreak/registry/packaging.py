@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
 MOST_LETTERS = 200  # of the name of a slice; MLflow takes 250 of a metric's
 MOST_PARAMS = 100  # of one request
+MOST_OF_PARAM = 500  # characters, which the oldest servers take
 MOST_SLICES = 200  # of one request, which may have 1000 metrics
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a package, at the beginning of a requirement
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
@@ -295,8 +296,8 @@ def log_records(
         ],
     )
     missing = [
-        Param(name, str(value)[:500])
-        for name, value in params.items()
+        Param(name, without_password(str(value))[:MOST_OF_PARAM])
+        for name, value in ((key(name).replace("//", "/"), value) for name, value in params.items())
         if name not in logged and value not in ("", None)
     ]
     for start in range(0, len(missing), MOST_PARAMS):
@@ -364,6 +365,7 @@ def run_params(
     Scores of two nights differ by their held-out days, too, so that MLflow's comparison has to show these.
     """
     version = f"version {champion.version}" if champion else "no version"
+    is_compared = not evaluation.metrics.get("champion_has_seen")
     held_out = f"{_span(evaluation.days)}, " if evaluation.days else ""
     return {
         "day": night.day,
@@ -378,7 +380,7 @@ def run_params(
         "stopped_by": training.stopped_by,
         "device": training.device,
         "held_out": f"{held_out}{evaluation.num_samples:,} samples",
-        "compared_with": version,
+        "compared_with": version if is_compared else "no version",
     }
 
 
