@@ -734,7 +734,7 @@ ATTACKS = [
     ),
     *(
         Attack(
-            f"64 MB of {nest} in a reply of a version",
+            f"more than half a million {nest} in a reply of a version",
             "night",
             "lists and objects are counted before it is parsed",
             f"{ASKED}a_short_document_that_would_take_all_memory_is_not_parsed[{nest}]",

@@ -1,4 +1,4 @@
-"""Says how unlike each label of a day is what its features and the labels beside it lead one to expect.
+"""Predicts each label of a day from its features and neighbouring labels, and tells how far off it is.
 
 Labels that were dealt out anew, moved by a row or joined to other rows may keep their mean, and follow
 features in outline; they do not go on from row to row as before. So the label of each row is predicted from

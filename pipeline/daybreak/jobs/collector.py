@@ -109,13 +109,13 @@ def _first_run(
 
 
 def _before_restart(
-    starts: Sequence[Mapping[str, Any]], beats: Sequence[Mapping[str, Any]]
+    starts: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]]
 ) -> tuple[float, int] | None:
     """Returns the seconds and updates of the workers before their first restart; None without one.
 
-    A run that went on from a checkpoint counts from its first heartbeat.
+    `first` are the heartbeats of that run. Where the first of them has more updates than the run's rate
+    explains, the run went on from a checkpoint, and counts from that heartbeat.
     """
-    first = _first_run(starts, beats)
     if not first:
         return None
     began = datetime.fromisoformat(starts[0]["time"])
@@ -157,10 +157,11 @@ def collect(
         {"time": each.ended_at} for each in attempts.all if each.ended == "preempted" and not each.leaving
     ]
     beats = jsonl.whole(folder / "progress.jsonl")
+    first = _first_run(starts, beats)
     shares = [each["device_use"] for each in beats if each.get("device_use") is not None]
     return Training(
-        before_restart=_before_restart(starts, beats),
-        first_device=next((str(beat.get("device") or "") for beat in _first_run(starts, beats)[::-1]), ""),
+        before_restart=_before_restart(starts, first),
+        first_device=str(first[-1].get("device") or "") if first else "",
         model_digest=result.model_digest,
         num_samples=result.num_samples,
         num_updates=result.num_updates,

@@ -86,7 +86,7 @@ class Scorecard:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRun:
-    """What a night trained before its workers were restarted, if they were, and on which machines."""
+    """The updates of a night until its first restart, or all of them, and the machines that took them."""
 
     rental: Rental
     device: str  # that the workers had, "2 x NVIDIA L4"; "" where nobody told

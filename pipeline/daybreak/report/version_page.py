@@ -38,7 +38,7 @@ BUTTON = (
     "MLflow's own button *Promote model* copies this version to another registered model. It promotes "
     "nothing here: the gate does, and a person by what is said above."
 )
-OURS = "**Verdict: "  # how a run's description begins
+NOTE_BEGINS = "**Verdict: "  # how a run's description begins
 
 
 def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
@@ -65,7 +65,7 @@ def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
         run_id = own_run(home, client, version.run_id)
         client.set_tag(run_id, "verdict", verdict.action)
         note = client.get_run(run_id).data.tags.get(MLFLOW_RUN_NOTE, "")
-        if not note or note.startswith(OURS):  # else a person has written there
+        if not note or note.startswith(NOTE_BEGINS):  # else a person has written there
             client.set_tag(run_id, MLFLOW_RUN_NOTE, fitting(_of_run(entry, over=over)))
         if metrics := _effect(verdict, entry.night):
             client.log_batch(run_id, metrics=metrics)
